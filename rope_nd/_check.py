@@ -1,0 +1,47 @@
+"""Messages for bad input: each names the value and the mend."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+def choose(what: str, value: object, options: Iterable[str]) -> str:
+    """Return `value` if it is one of `options`, else raise a ValueError with the nearest name."""
+    names = list(options)
+    if isinstance(value, str) and value in names:
+        return value
+    near = difflib.get_close_matches(str(value), names, n=1)
+    hint = f"; did you mean {near[0]!r}?" if near else ""
+    raise ValueError(f"unknown {what} {value!r}: choose one of {', '.join(map(repr, names))}{hint}")
+
+
+def per_axis(what: str, value: object, axes: int) -> tuple[float, ...]:
+    """One number for all axes, or one number an axis -> a tuple of `axes` floats."""
+    values: tuple[Any, ...] = tuple(value) if isinstance(value, (tuple, list)) else (value,) * axes
+    if len(values) != axes:
+        raise ValueError(f"{what}={value!r} has {len(values)} entries: give one number, or {axes}, one an axis")
+    if not all(isinstance(v, (int, float)) and v == v and abs(v) != float("inf") for v in values):
+        raise ValueError(f"{what}={value!r} holds something that is not a finite number")
+    return tuple(float(v) for v in values)
+
+
+def check_extent(extent: tuple[int, ...], what: str = "extent") -> tuple[int, ...]:
+    """Token counts per axis: whole numbers of at least one (symbolic sizes pass)."""
+    if not extent:
+        raise ValueError(f"{what} is empty: give the number of tokens along each axis, for example 14, 14")
+    for n in extent:
+        if isinstance(n, bool) or not isinstance(n, (int, torch.SymInt)) or n < 1:
+            raise ValueError(f"{what}={extent!r}: each entry must be a whole number of at least 1, got {n!r}")
+    return extent
+
+
+def readable(x: Tensor) -> bool:
+    """Can the values be looked at now (not while compiling, exporting, under vmap, on meta or in a CUDA capture)?"""
+    if torch.compiler.is_compiling() or x.is_meta or torch._C._functorch.is_functorch_wrapped_tensor(x):
+        return False
+    return not (x.is_cuda and torch.cuda.is_current_stream_capturing())

@@ -1,0 +1,220 @@
+"""RoPE: the thin module that composes positions, frequencies, scaling and rotation."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import get_args
+
+import torch
+from torch import Tensor, nn
+
+from ._check import check_extent, choose
+from .freqs import FAMILIES
+from .positions import as_positions, grid, sizes, steps, wide
+from .rotation import Layout, Rotation, angles
+from .scaling import Scaling, Temperature, build, check_temperature, identity, needs
+from .scaling import temperature as score_factor
+
+
+class RoPE(nn.Module):
+    """N-dimensional rotary position embedding.
+
+        rope = RoPE(64, 2)                        # head width 64, axes (h, w), axial, theta 100
+        rotation = rope.at(14, 14)                # tables for 196 tokens
+        q, k = rotation(q), rotation(k)           # [B, H, 196, 64] each
+
+    Parameters
+    - `head_dim`: width D of a head, even. `axes`: number of coordinates of a position.
+    - `freqs`: a family (`"axial"`, `"interleaved"`, `"mixed"`, `"golden"`, `"simplex"`, `"spiral"`) or wave vectors `[H|1, P, A]`.
+    - `theta`: base of the geometric schedule, one number or one an axis; None is the family's own (100; mixed 10).
+    - `heads`: number of (key) heads, for families that differ by head. `learned`: train the frequencies (default: mixed only).
+    - `layout`: `"interleaved"` pairs channels (2i, 2i + 1), `"half"` pairs (i, i + P).
+    - `rotary_dim`: turn the leading channels only (GPT-NeoX turns a quarter); the spectrum is that of this width.
+    - `scaling`: what happens above `trained_extent` (tokens an axis): a rule's name, options, a list of one an axis, or a
+      function; see `rope_nd.scaling.build`. `temperature`: `"log"`, `"yarn"` or a number, a factor on all scores.
+    - `coordinates`: keyword arguments of `grid` (spacing, offset, normalize, by, reference) for `at`.
+    - `prefix_tokens`: class and register tokens before the others, never turned.
+    - `rotate_dtype`: least precision of the turning (None: the input's own). `seed`: for families that draw at random.
+    - further options go to the family: `leftover`, `split`, `schedule`, `wavelength`, `max_freq`, `ways`.
+
+    Fixed frequencies live in float64, learned ones in float32 at the least, whatever the module is cast to; they survive
+    meta-device construction (learned ones through `reset_parameters`). Only learned frequencies are in the state dict.
+
+    Raises ValueError for unknown names, widths and extents, with the value and the mend.
+    """
+
+    freqs: Tensor
+
+    def __init__(
+        self,
+        head_dim: int,
+        axes: int,
+        freqs: str | Tensor = "axial",
+        *,
+        theta: float | tuple[float, ...] | None = None,
+        heads: int | None = None,
+        layout: Layout = "interleaved",
+        scaling: Scaling | None = None,
+        trained_extent: tuple[int, ...] | None = None,
+        temperature: Temperature | None = None,
+        learned: bool | None = None,
+        rotary_dim: int | None = None,
+        coordinates: Mapping[str, object] | None = None,
+        prefix_tokens: int = 0,
+        rotate_dtype: torch.dtype | None = torch.float32,
+        seed: int = 0,
+        **options: object,
+    ) -> None:
+        super().__init__()
+        width = head_dim if rotary_dim is None else rotary_dim
+        _check_widths(head_dim, width, axes, heads, prefix_tokens)
+        self.head_dim, self.axes, self.heads, self.pairs = head_dim, axes, heads, width // 2
+        self.layout: Layout = choose("layout", layout, get_args(Layout))  # type: ignore[assignment]
+        self.scaling, self.temperature = scaling, temperature
+        self.trained_extent = _trained(trained_extent, axes)
+        self.coordinates = dict(coordinates or {})
+        self.prefix_tokens, self.rotate_dtype = prefix_tokens, rotate_dtype
+        self._rule = build(scaling, axes)
+        check_temperature(temperature)
+        self._initial = _table(freqs, self.pairs, axes, theta=theta, heads=heads, seed=seed, **options)
+        self.learned = freqs == "mixed" if learned is None and isinstance(freqs, str) else bool(learned)
+        needs_extent, needs_trained = needs(scaling)
+        self._needs_extent = needs_extent or isinstance(temperature, str)
+        if (needs_trained or self._needs_extent) and self.trained_extent is None:
+            raise ValueError(f"scaling={scaling!r}, temperature={temperature!r} need trained_extent (tokens an axis)")
+        if self.learned:
+            self.freqs = nn.Parameter(torch.empty(self._initial.shape, dtype=torch.float32))
+        else:
+            device = torch.get_default_device()
+            self.register_buffer("freqs", torch.empty(self._initial.shape, dtype=wide(device), device=device), persistent=False)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Set the frequencies to their initial values, on whatever device they are (after `to_empty`, say)."""
+        with torch.no_grad():
+            self.freqs.copy_(self._initial)
+
+    def forward(self, positions: Tensor, extent: tuple[int, ...] | None = None) -> Rotation:
+        """Tables for `positions` `[N, A]` or `[B, N, A]`, scaled for `extent` (tokens an axis of the whole grid).
+
+        With a scaling or temperature that depends on the size, `extent` is required; a kept subset passes the whole grid's.
+        """
+        points = as_positions(positions, self.axes)
+        freqs, factor = self._scaled(extent)
+        return Rotation.from_angles(
+            angles(points, freqs),
+            self.layout,
+            prefix_tokens=self.prefix_tokens,
+            temperature=factor,
+            dtype=self.rotate_dtype,
+            table_dtype=self.freqs.dtype if self.learned else torch.float32,
+        )
+
+    def at(self, *extent: int) -> Rotation:
+        """Tables for a token grid of `extent`, scaled for it as configured: `rope.at(28, 28)`."""
+        return self(self.positions(*extent), extent)
+
+    def positions(self, *extent: int) -> Tensor:
+        """The coordinates `[N, A]` that `at` uses, on the scale of the trained extent, so that all stretching is left to the rule.
+
+        Normalised coordinates shrink their steps as the grid grows; with a scaling set they are kept from it.
+        """
+        self._check_rank(extent)
+        points = grid(*extent, dtype=wide(self.freqs.device), device=self.freqs.device, **self.coordinates)  # type: ignore[arg-type]
+        if self.trained_extent is None or self._rule is identity:
+            return points
+        return points * (self._steps(self.trained_extent) / self._steps(extent)).clamp(min=1)
+
+    def no_weight_decay(self) -> set[str]:
+        """Names of parameters that weight decay must leave alone: learned frequencies."""
+        return {"freqs"} if self.learned else set()
+
+    def extra_repr(self) -> str:
+        kind = "learned" if self.learned else "fixed"
+        shape = "x".join(map(str, self.freqs.shape))
+        return f"head_dim={self.head_dim}, axes={self.axes}, freqs={shape} {kind}, layout={self.layout!r}, scaling={self.scaling!r}"
+
+    def _scaled(self, extent: tuple[int, ...] | None) -> tuple[Tensor, Tensor | None]:
+        """The wave vectors for this extent, and the factor on the scores."""
+        if extent is not None:
+            self._check_rank(extent)
+        elif self._needs_extent:
+            raise ValueError(
+                f"extent=None, but scaling={self.scaling!r}, temperature={self.temperature!r} depend on it: call "
+                "rope(positions, extent=(h, w)) with the whole grid's tokens an axis, or rope.at(h, w)"
+            )
+        if self._rule is identity and self.temperature is None:
+            return self.freqs, None
+        trained = sizes(self.trained_extent or (1,) * self.axes, self.freqs.device)  # [A]
+        count = trained if extent is None else sizes(extent, self.freqs.device)
+        factor = None if self.temperature is None else score_factor(self.temperature, count, trained)
+        length = trained * self._steps(self.trained_extent or (1,) * self.axes)
+        return self._rule(self.freqs, (count / trained).clamp(min=1), length), factor
+
+    def _steps(self, extent: tuple[int, ...]) -> Tensor:
+        options = {k: v for k, v in self.coordinates.items() if k != "offset"}
+        return steps(extent, device=self.freqs.device, **options)  # type: ignore[arg-type]
+
+    def _check_rank(self, extent: tuple[int, ...]) -> None:
+        if len(check_extent(tuple(extent))) != self.axes:
+            raise ValueError(f"extent={tuple(extent)!r} has {len(extent)} entries: this RoPE has axes={self.axes}")
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> RoPE:
+        """Follow device moves, refuse loss of precision: fixed frequencies stay float64, learned ones float32 or better."""
+        fixed = self._buffers.pop("freqs", None)
+
+        def precise(t: Tensor) -> Tensor:
+            moved = fn(t)
+            return moved if moved.dtype in (torch.float32, torch.float64) else t.to(moved.device)
+
+        super()._apply(precise, recurse)
+        if fixed is not None:
+            device = fn(torch.empty(0, device=fixed.device)).device
+            self._buffers["freqs"] = self._initial.to(device, wide(device))
+        return self
+
+
+def _check_widths(head_dim: int, rotary_dim: int, axes: int, heads: int | None, prefix_tokens: int) -> None:
+    counts = (("head_dim", head_dim, 2), ("axes", axes, 1), ("heads", heads or 1, 1), ("prefix_tokens", prefix_tokens, 0))
+    for name, value, least in counts:
+        if isinstance(value, bool) or not isinstance(value, int) or value < least:
+            raise ValueError(f"{name}={value!r}: give a whole number of at least {least}")
+    if head_dim % 2 or rotary_dim % 2 or not 2 <= rotary_dim <= head_dim:
+        raise ValueError(
+            f"head_dim={head_dim}, rotary_dim={rotary_dim}: channels are turned in pairs, so rotary_dim must be even, from 2 to "
+            f"head_dim; the nearest that works is {max(2, min(rotary_dim, head_dim) // 2 * 2)}"
+        )
+
+
+def _trained(extent: tuple[int, ...] | None, axes: int) -> tuple[int, ...] | None:
+    if extent is None:
+        return None
+    trained = check_extent(tuple(extent), "trained_extent")
+    if len(trained) != axes:
+        raise ValueError(f"trained_extent={trained!r} has {len(trained)} entries for axes={axes}")
+    return trained
+
+
+def _table(freqs: str | Tensor, pairs: int, axes: int, *, theta: object, heads: int | None, seed: int, **options: object) -> Tensor:
+    """The initial wave vectors `[H|1, P, A]`, float64, on the CPU."""
+    if isinstance(freqs, Tensor):
+        given = freqs.detach().to("cpu", torch.float64)
+        rows = given[None] if given.ndim == 2 else given
+        if rows.ndim != 3 or rows.shape[1:] != (pairs, axes) or rows.shape[0] not in (1, heads or rows.shape[0]):
+            raise ValueError(
+                f"freqs of shape {list(freqs.shape)}: expected [{heads or 'H'} or 1, {pairs}, {axes}] (head, pair, axis)"
+            )
+        if theta is not None or options:
+            raise ValueError(f"freqs are given as a tensor: theta={theta!r} and {sorted(options)} have no meaning beside it")
+        if not bool(torch.isfinite(rows).all()):
+            raise ValueError("freqs hold NaN or infinity: give finite wave vectors")
+        return rows
+    family = FAMILIES[choose("freqs", freqs, FAMILIES)]
+    takes = inspect.signature(family).parameters
+    known = {"theta", "schedule", "wavelength", "max_freq"} | {n for n, p in takes.items() if p.kind is p.KEYWORD_ONLY}
+    for name in options:
+        if name not in known:
+            raise ValueError(f"{freqs} frequencies have no option {name!r}: they take {', '.join(sorted(known))}")
+    extra = {"theta": theta, "heads": heads, "seed": seed if "seed" in takes else None}
+    return family(pairs, axes, **options, **{n: v for n, v in extra.items() if v is not None and (n != "heads" or n in takes)})

@@ -1,0 +1,226 @@
+"""Turning: norms, relativity, layouts, prefix tokens, heads, batches, kernels, gradients."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rope_nd import RoPE, Rotation, angles, convert_layout, grid, rotate
+from rope_nd.freqs import FAMILIES
+from rope_nd.kernels import complex as complex_kernel
+from rope_nd.kernels import eager
+
+families = [*FAMILIES, "random learned"]
+widths = st.integers(8, 128).map(lambda pairs: 2 * pairs)
+
+
+def make(family: str, head_dim: int, axes: int, **options) -> RoPE:
+    if family == "random learned":
+        table = torch.randn(2, head_dim // 2, axes, generator=torch.Generator().manual_seed(axes))
+        return RoPE(head_dim, axes, table, learned=True, heads=2, **options)
+    return RoPE(head_dim, axes, family, heads=2, **options)
+
+
+def reference(x: torch.Tensor, points: torch.Tensor, table: torch.Tensor, layout: str) -> torch.Tensor:
+    """Each pair by its own 2 x 2 matrix, in float64: [B, H, N, D], [N, A], [H|1, P, A]."""
+    phase = torch.einsum("na,hpa->hnp", points.double(), table.double())
+    out, pairs = x.double().clone(), table.shape[1]
+    for p in range(pairs):
+        i, j = (2 * p, 2 * p + 1) if layout == "interleaved" else (p, p + pairs)
+        c, s = phase[..., p].cos(), phase[..., p].sin()
+        out[..., i], out[..., j] = x[..., i].double() * c - x[..., j].double() * s, x[..., i].double() * s + x[..., j].double() * c
+    return out
+
+
+@given(st.sampled_from(families), st.integers(1, 6), widths, st.sampled_from(["interleaved", "half"]))
+@settings(max_examples=120, deadline=None)
+def test_norms_are_kept_and_scores_depend_on_differences_alone(family, axes, head_dim, layout):
+    rope = make(family, head_dim, axes, layout=layout)
+    gen = torch.Generator().manual_seed(head_dim)
+    points = torch.randn(5, axes, generator=gen) * 7  # fractions and negatives
+    moved = points + torch.randn(axes, generator=gen) * 5
+    q, k = torch.randn(2, 1, 2, 5, head_dim, generator=gen)
+    here, there = rope(points), rope(moved)
+    torch.testing.assert_close(here(q).norm(dim=-1), q.norm(dim=-1), rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(here(q) @ here(k).mT, there(q) @ there(k).mT, rtol=1e-4, atol=2e-3 * head_dim**0.5 / 8)
+
+
+@given(st.sampled_from(families), st.integers(1, 6), widths, st.sampled_from(["interleaved", "half"]))
+@settings(max_examples=60, deadline=None)
+def test_every_path_equals_the_float64_reference(family, axes, head_dim, layout):
+    rope = make(family, head_dim, axes, layout=layout)
+    points = torch.randn(4, axes, generator=torch.Generator().manual_seed(axes)) * 9
+    x = torch.randn(2, 2, 4, head_dim, generator=torch.Generator().manual_seed(head_dim))
+    torch.testing.assert_close(rope(points)(x).double(), reference(x, points, rope.freqs.detach(), layout), rtol=1e-5, atol=1e-5)
+
+
+@given(st.integers(1, 6), widths, st.sampled_from([0, "spread", "unrotated"]), st.data())
+@settings(max_examples=80, deadline=None)
+def test_one_step_along_an_axis_changes_that_axis_pairs_only(axes, head_dim, leftover, data):
+    rope = RoPE(head_dim, axes, leftover=leftover)
+    axis = data.draw(st.integers(0, axes - 1))
+    points = torch.randn(3, axes, generator=torch.Generator().manual_seed(axis))
+    step = torch.nn.functional.one_hot(torch.tensor(axis), axes)
+    changed = (angles(points + step, rope.freqs) != angles(points, rope.freqs)).any(-2)[0]  # [P]
+    assert torch.equal(changed, rope.freqs[0, :, axis] != 0)
+
+
+@pytest.mark.parametrize("layout", ["interleaved", "half"])
+def test_zero_angle_is_the_identity(layout):
+    for family in families:
+        rope, x = make(family, 32, 3, layout=layout), torch.randn(2, 2, 4, 32)
+        assert torch.equal(rope(torch.zeros(4, 3))(x), x)
+
+
+def test_two_rotations_add_and_the_opposite_undoes():
+    rope, a, b = RoPE(32, 2), torch.randn(6, 2), torch.randn(6, 2)
+    x = torch.randn(1, 2, 6, 32)
+    torch.testing.assert_close(rope(a)(rope(b)(x)), rope(a + b)(x), atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(rope(-a)(rope(a)(x)), x, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("rotary_dim", [None, 16])
+@pytest.mark.parametrize("source, target", [("interleaved", "half"), ("half", "interleaved")])
+def test_the_layout_converter_is_exact_both_ways(source, target, rotary_dim):
+    weight, bias, tokens = torch.randn(4 * 32, 24), torch.randn(4 * 32), torch.randn(1, 9, 24)
+    points = grid(3, 3)
+
+    def heads(w, b, layout):
+        x = torch.nn.functional.linear(tokens, w, b).unflatten(-1, (4, 32)).transpose(1, 2)
+        return RoPE(32, 2, layout=layout, rotary_dim=rotary_dim)(points)(x)
+
+    new = [convert_layout(t, 32, source, target, rotary_dim=rotary_dim) for t in (weight, bias)]
+    back = [convert_layout(t, 32, target, source, rotary_dim=rotary_dim) for t in new]
+    assert torch.equal(back[0], weight) and torch.equal(back[1], bias)
+    old, now = heads(weight, bias, source), heads(*new, target)
+    moved = convert_layout(old.movedim(-1, 0), 32, source, target, rotary_dim=rotary_dim).movedim(0, -1)
+    assert torch.allclose(moved, now, atol=1e-5)
+    assert torch.allclose(old @ old.mT, now @ now.mT, atol=1e-4)
+
+
+def test_prefix_tokens_are_never_turned():
+    rotation, x = RoPE(32, 2, prefix_tokens=3).at(2, 5), torch.randn(2, 4, 13, 32)
+    assert torch.equal(rotation(x)[:, :, :3], x[:, :, :3])
+    assert torch.equal(rotation(x)[:, :, 3:], RoPE(32, 2).at(2, 5)(x[:, :, 3:]))
+
+
+def test_partial_width_passes_the_other_channels_through():
+    x = torch.randn(1, 2, 6, 64)
+    for layout in ("interleaved", "half"):
+        turned = RoPE(64, 2, rotary_dim=16, layout=layout).at(2, 3)(x)
+        assert torch.equal(turned[..., 16:], x[..., 16:])
+        assert torch.equal(turned[..., :16], RoPE(16, 2, layout=layout).at(2, 3)(x[..., :16]))
+
+
+def test_batched_positions_equal_one_sample_at_a_time():
+    for heads in (1, 4):
+        rope = RoPE(32, 2, "mixed", heads=heads)
+        points, x = torch.randn(3, 7, 2), torch.randn(3, 4, 7, 32)
+        each = torch.cat([rope(points[b])(x[b : b + 1]) for b in range(3)])
+        assert torch.allclose(rope(points)(x), each, atol=1e-6)
+
+
+def test_grouped_query_heads_share_their_key_heads_frequencies():
+    rope = RoPE(32, 2, "mixed", heads=2)
+    rotation, q, k = rope.at(3, 3), torch.randn(1, 6, 9, 32), torch.randn(1, 2, 9, 32)
+    scores = rotation(q) @ rotation(k).repeat_interleave(3, 1).mT
+    moved = rope(grid(3, 3) + 5)
+    assert torch.allclose(scores, moved(q) @ moved(k).repeat_interleave(3, 1).mT, atol=1e-4)
+
+
+def test_a_kept_subset_is_turned_as_in_the_whole():
+    for rope in (RoPE(16, 2), RoPE(16, 2, "mixed", heads=4)):
+        rotation, x = rope.at(4, 4), torch.randn(3, 4, 16, 16)
+        indices = torch.stack([torch.randperm(16)[:5] for _ in range(3)])
+        pick = indices[:, None, :, None].expand(-1, 4, -1, 16)
+        assert torch.equal(rotation.keep(indices)(x.gather(2, pick)), rotation(x).gather(2, pick))
+        assert torch.equal(rotation.keep(indices[0])(x[:, :, indices[0]]), rotation(x)[:, :, indices[0]])
+        whole = rope(grid(4, 4).expand(3, -1, -1))
+        assert torch.equal(whole.keep(indices)(x.gather(2, pick)), rotation(x).gather(2, pick))
+
+
+def test_one_token_with_an_offset_equals_its_place_in_the_grid():
+    x = torch.randn(1, 1, 12, 16)
+    whole = RoPE(16, 2).at(3, 4)(x)
+    assert torch.allclose(RoPE(16, 2)(torch.tensor([[2.0, 3.0]]))(x[:, :, 11:]), whole[:, :, 11:], atol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_the_kernels_agree(dtype):
+    x, phase = torch.randn(2, 3, 5, 32, dtype=dtype), torch.randn(5, 16, dtype=dtype)
+    assert complex_kernel.supports(x, 16, "interleaved") and not complex_kernel.supports(x, 16, "half")
+    torch.testing.assert_close(
+        complex_kernel.rotate(x, phase.cos(), phase.sin(), "interleaved"), eager.rotate(x, phase.cos(), phase.sin(), "interleaved")
+    )
+
+
+def test_strided_views_of_a_packed_projection_turn_as_copies_do():
+    packed = torch.randn(2, 6, 3, 4, 16)  # B, N, 3, H, D
+    q = packed[:, :, 0].transpose(1, 2)
+    rotation = RoPE(16, 2).at(2, 3)
+    assert torch.equal(rotation(q), rotation(q.contiguous()))
+    assert torch.allclose(rotation(q.mT.contiguous().mT), rotation(q), atol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32, torch.float64])
+@pytest.mark.parametrize("layout", ["interleaved", "half"])
+@pytest.mark.parametrize("work", [torch.float32, None])
+def test_the_output_has_the_input_dtype_and_the_precision_asked_for(dtype, layout, work):
+    rotation = RoPE(32, 2, layout=layout, rotate_dtype=work, prefix_tokens=1).at(3, 4)
+    q = torch.randn(1, 2, 13, 32, dtype=dtype)
+    q_, k_ = rotation.qk(q, q)
+    assert q_.dtype == k_.dtype == dtype
+    exact = RoPE(32, 2, layout=layout, prefix_tokens=1).at(3, 4)(q.double())
+    rounding = torch.finfo(dtype).eps * (0.5 if work else 2) if dtype != torch.float64 else 1e-6
+    assert ((q_.double() - exact).abs() <= rounding * q.double().abs().amax() + 1e-6).all()
+
+
+@pytest.mark.parametrize("layout", ["interleaved", "half"])
+@pytest.mark.parametrize("family", ["axial", "mixed"])
+def test_gradients_are_right_in_float64_for_inputs_and_learned_frequencies(layout, family):
+    rope = RoPE(8, 2, family, heads=2, layout=layout, learned=True, prefix_tokens=1).double()
+    q, points = torch.randn(1, 2, 5, 8).double().requires_grad_(), grid(2, 2, dtype=torch.float64)
+
+    def turn(x, freqs):
+        return torch.func.functional_call(rope, {"freqs": freqs}, (points,))(x)
+
+    freqs = rope.freqs.detach().clone().requires_grad_()
+    assert torch.autograd.gradcheck(turn, (q, freqs))
+    assert torch.autograd.gradgradcheck(turn, (q, freqs))
+
+
+def test_the_eager_kernel_has_the_same_gradients_as_the_complex_one():
+    x, phase = torch.randn(2, 2, 3, 8).double().requires_grad_(), torch.randn(3, 4).double().requires_grad_()
+    grads = [
+        torch.autograd.grad(kernel.rotate(x, phase.cos(), phase.sin(), "interleaved").square().cumsum(-1).sum(), (x, phase))
+        for kernel in (eager, complex_kernel)
+    ]
+    torch.testing.assert_close(*grads)
+
+
+def test_vmap_over_positions_equals_the_batch():
+    rope, points, x = RoPE(16, 2), torch.randn(3, 5, 2), torch.randn(3, 4, 5, 16)
+    batched = rope(points)(x)
+    assert torch.allclose(torch.func.vmap(lambda p, t: rope(p)(t))(points, x), batched, atol=1e-6)
+    per_head = RoPE(16, 2, "mixed", heads=4)
+    assert torch.allclose(torch.func.vmap(lambda p, t: per_head(p)(t))(points, x), per_head(points)(x), atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "call, says",
+    [
+        (lambda: RoPE(32, 2).at(2, 3)(torch.zeros(1, 1, 7, 32)), "7 tokens, the rotation is for 6 and 0 prefix tokens"),
+        (lambda: RoPE(32, 2).at(2, 3)(torch.zeros(1, 1, 6, 16)), "head_dim must be at least 32"),
+        (lambda: RoPE(32, 2, "mixed", heads=4).at(2, 3)(torch.zeros(1, 6, 6, 32)), "6 heads, the frequencies 4"),
+        (lambda: RoPE(32, 2)(torch.zeros(3, 6, 2))(torch.zeros(2, 1, 6, 32)), "batch of 2, the positions were given for 3"),
+        (lambda: RoPE(32, 2)(torch.zeros(3, 6, 2))(torch.zeros(6, 32)), "give [B, H, N, D]"),
+        (lambda: rotate(torch.zeros(3, 8), torch.zeros(3, 4), torch.zeros(3, 4), "halves"), "did you mean 'half'"),
+        (lambda: Rotation.from_angles(torch.zeros(1, 2, 3), "halve"), "did you mean 'half'"),
+        (lambda: convert_layout(torch.zeros(30, 2), 16, "half", "interleaved"), "multiple of head_dim"),
+        (lambda: convert_layout(torch.zeros(32), 16, "half", "interleaved", rotary_dim=7), "even"),
+    ],
+)
+def test_bad_input_is_named_with_its_mend(call, says):
+    with pytest.raises(ValueError) as caught:
+        call()
+    assert says in str(caught.value)
