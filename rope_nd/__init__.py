@@ -3,10 +3,17 @@
 `import rope_nd` imports torch and einops alone, opens no socket and writes nothing.
 """
 
+import importlib
+from typing import TYPE_CHECKING, Any
+
 from . import freqs, positions, scaling
 from .positions import augment, batch_grids, grid, keep
 from .rope import RoPE
 from .rotation import Rotation, angles, convert_layout, rotate
+
+if TYPE_CHECKING:
+    from .registry import list_encodings
+    from .wrapping import unwrap, wrap
 
 __version__ = "0.1.0"
 
@@ -20,7 +27,18 @@ __all__ = [
     "freqs",
     "grid",
     "keep",
+    "list_encodings",
     "positions",
     "rotate",
     "scaling",
+    "unwrap",
+    "wrap",
 ]
+
+_LATER = {"wrap": "wrapping", "unwrap": "wrapping", "list_encodings": "registry"}  # what needs more than torch
+
+
+def __getattr__(name: str) -> Any:
+    if name in _LATER:
+        return getattr(importlib.import_module(f".{_LATER[name]}", __name__), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

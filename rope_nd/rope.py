@@ -9,7 +9,7 @@ from typing import get_args
 import torch
 from torch import Tensor, nn
 
-from ._check import check_extent, choose
+from ._check import check_extent, choose, per_axis
 from .freqs import FAMILIES
 from .positions import as_positions, grid, sizes, steps, wide
 from .rotation import Layout, Rotation, angles
@@ -34,6 +34,7 @@ class RoPE(nn.Module):
     - `scaling`: what happens above `trained_extent` (tokens an axis): a rule's name, options, a list of one an axis, or a
       function; see `rope_nd.scaling.build`. `temperature`: `"log"`, `"yarn"` or a number, a factor on all scores.
     - `coordinates`: keyword arguments of `grid` (spacing, offset, normalize, by, reference) for `at`.
+    - `strength`: the share of each angle that is turned, one number or one an axis: 0 is no rotation.
     - `prefix_tokens`: class and register tokens before the others, never turned.
     - `rotate_dtype`: least precision of the turning (None: the input's own). `seed`: for families that draw at random.
     - further options go to the family: `leftover`, `split`, `schedule`, `wavelength`, `max_freq`, `ways`.
@@ -61,6 +62,7 @@ class RoPE(nn.Module):
         learned: bool | None = None,
         rotary_dim: int | None = None,
         coordinates: Mapping[str, object] | None = None,
+        strength: float | tuple[float, ...] = 1.0,
         prefix_tokens: int = 0,
         rotate_dtype: torch.dtype | None = torch.float32,
         seed: int = 0,
@@ -75,6 +77,7 @@ class RoPE(nn.Module):
         self.trained_extent = _trained(trained_extent, axes)
         self.coordinates = dict(coordinates or {})
         self.prefix_tokens, self.rotate_dtype = prefix_tokens, rotate_dtype
+        self.strength = per_axis("strength", strength, axes)
         self._rule = build(scaling, axes)
         check_temperature(temperature)
         self._initial = _table(freqs, self.pairs, axes, theta=theta, heads=heads, seed=seed, **options)
@@ -102,6 +105,8 @@ class RoPE(nn.Module):
         """
         points = as_positions(positions, self.axes)
         freqs, factor = self._scaled(extent)
+        if set(self.strength) != {1.0}:
+            freqs = freqs * freqs.new_tensor(self.strength)
         return Rotation.from_angles(
             angles(points, freqs),
             self.layout,

@@ -15,6 +15,8 @@ allowed = {
     "scaling": {"_check"},
     "rotation": {"_check", "positions", "kernels"},
     "rope": {"_check", "positions", "freqs", "scaling", "rotation"},
+    "absolute": {"_check", "positions", "scaling", "rope"},
+    "registry": {"_check", "absolute", "freqs", "rope"},
 }
 
 probe = """
