@@ -41,8 +41,17 @@ def test_every_split_has_clusters_enough_for_a_bootstrap():
 
 
 def test_every_font_names_its_package_version_and_a_permissive_licence(index):
-    permissive = {"OFL-1.0", "OFL-1.1", "Apache-2.0", "BSD-3-Clause", "MIT", "CC0-1.0", "Bitstream-Vera", "Unlicense",
-                  "public-domain"}
+    permissive = {
+        "OFL-1.0",
+        "OFL-1.1",
+        "Apache-2.0",
+        "BSD-3-Clause",
+        "MIT",
+        "CC0-1.0",
+        "Bitstream-Vera",
+        "Unlicense",
+        "public-domain",
+    }
     with zipfile.ZipFile(Path(draw.__file__).with_name("fonts.zip")) as archive:
         names = set(archive.namelist())
     for entry in index:
@@ -99,8 +108,9 @@ def test_a_glyph_lands_where_it_is_asked_to_the_part_of_a_pixel():
             assert (mask * grid).sum() / mask.sum() - (plain * grid).sum() / plain.sum() == pytest.approx(moved, abs=0.05)
 
 
-@pytest.mark.parametrize("options", [{}, {"augment": True}, {"test": "canvas", "size": (40, 72)},
-                                     {"test": "canvas", "size": 64, "crop": True}])
+@pytest.mark.parametrize(
+    "options", [{}, {"augment": True}, {"test": "canvas", "size": (40, 72)}, {"test": "canvas", "size": 64, "crop": True}]
+)
 def test_a_picture_depends_on_seed_split_and_index_alone(options):
     data = Glyphs("train", length=64, **options)
     pictures, labels = data.batch(range(24))
@@ -147,7 +157,7 @@ def test_the_true_crop_is_a_window_of_the_same_canvas_that_contains_the_glyph(si
     for picture, crop, s in zip(whole, crops, draw.samples(0, "test", range(60))):
         (y, x), (top, left, h, w) = draw.crop_corner(s, size, 32), draw.glyph_box(s, size, 32)
         assert 0 <= y <= top and top + h <= y + 32 <= size[0] and 0 <= x <= left and left + w <= x + 32 <= size[1]
-        assert (picture[:, y:y + 32, x:x + 32].int() - crop.int()).abs().max() <= 1
+        assert (picture[:, y : y + 32, x : x + 32].int() - crop.int()).abs().max() <= 1
 
 
 def test_ink_and_paper_differ_in_luminance():
@@ -160,21 +170,24 @@ def test_a_subset_of_the_classes_has_labels_of_its_own():
     assert {s.char: s.label for s in data.samples(range(100))} == {"7": 0, "a": 1, "Z": 2}
 
 
-@pytest.mark.parametrize("split, options, named", [
-    ("dev", {}, "dev"),
-    ("test", {"test": "pan"}, "pan"),
-    ("test", {"size": 7}, "7"),
-    ("test", {"size": (32, 4)}, "4"),
-    ("test", {"size": 31.5}, "31.5"),
-    ("test", {"test": "canvas", "size": 24}, "smaller than field 32"),
-    ("test", {"test": "canvas", "field": 4}, "field 4"),
-    ("test", {"test": "canvas", "augment": True}, "zoom"),
-    ("test", {"crop": True}, "canvas"),
-    ("test", {"classes": "abc"}, "'c'"),
-    ("test", {"classes": "aa"}, "once"),
-    ("test", {"length": 0}, "length 0"),
-    ("test", {"seed": -1}, "seed -1"),
-])
+@pytest.mark.parametrize(
+    "split, options, named",
+    [
+        ("dev", {}, "dev"),
+        ("test", {"test": "pan"}, "pan"),
+        ("test", {"size": 7}, "7"),
+        ("test", {"size": (32, 4)}, "4"),
+        ("test", {"size": 31.5}, "31.5"),
+        ("test", {"test": "canvas", "size": 24}, "smaller than field 32"),
+        ("test", {"test": "canvas", "field": 4}, "field 4"),
+        ("test", {"test": "canvas", "augment": True}, "zoom"),
+        ("test", {"crop": True}, "canvas"),
+        ("test", {"classes": "abc"}, "'c'"),
+        ("test", {"classes": "aa"}, "once"),
+        ("test", {"length": 0}, "length 0"),
+        ("test", {"seed": -1}, "seed -1"),
+    ],
+)
 def test_a_wrong_choice_is_named(split, options, named):
     with pytest.raises(ValueError, match=named):
         Glyphs(split, **options)

@@ -1,9 +1,9 @@
 """Glyphs: 47 letters and digits in hundreds of free fonts, at any resolution, split by font family.
 
-    Glyphs("train", size=32, augment=True)               # zoom with scale augmentation: what to train on
-    Glyphs("test", size=128)                             # zoom: the same pictures with more pixels
-    Glyphs("test", test="canvas", size=128, field=32)    # canvas: the same scale, a larger field of view
-    Glyphs("test", test="canvas", size=128, crop=True)   # the true crop of exactly those canvases
+Glyphs("train", size=32, augment=True)               # zoom with scale augmentation: what to train on
+Glyphs("test", size=128)                             # zoom: the same pictures with more pixels
+Glyphs("test", test="canvas", size=128, field=32)    # canvas: the same scale, a larger field of view
+Glyphs("test", test="canvas", size=128, crop=True)   # the true crop of exactly those canvases
 """
 
 from collections.abc import Sequence
@@ -31,8 +31,19 @@ class Glyphs(torch.utils.data.Dataset[tuple[torch.Tensor, int]]):
     `clusters` holds the font cluster of each picture, for a bootstrap over fonts; fonts are drawn cluster first.
     """
 
-    def __init__(self, split: Split, *, test: Literal["zoom", "canvas"] = "zoom", size: int | tuple[int, int] = 32, field: int = 32,
-                 classes: str = CLASSES, length: int = 10_000, seed: int = 0, augment: bool = False, crop: bool = False):
+    def __init__(
+        self,
+        split: Split,
+        *,
+        test: Literal["zoom", "canvas"] = "zoom",
+        size: int | tuple[int, int] = 32,
+        field: int = 32,
+        classes: str = CLASSES,
+        length: int = 10_000,
+        seed: int = 0,
+        augment: bool = False,
+        crop: bool = False,
+    ):
         self.split, self.test, self.field, self.classes = split, test, field, classes
         self.length, self.seed, self.augment, self.crop = length, seed, augment, crop
         self.size = cast(tuple[int, int], tuple(size) if isinstance(size, Sequence) else (size, size))
@@ -75,7 +86,7 @@ class Glyphs(torch.utils.data.Dataset[tuple[torch.Tensor, int]]):
         """Pictures uint8 [B, 3, H, W] and labels int64 [B]."""
         samples = self.samples(indices)
         if self.test == "zoom":
-            masks = draw.zoom(samples, self.size, self.augment)                  # [B, H, W]
+            masks = draw.zoom(samples, self.size, self.augment)  # [B, H, W]
         else:
             masks = draw.canvas(samples, self.size, self.field, self.crop)
         return torch.from_numpy(draw.paint(masks, samples)), torch.tensor([s.label for s in samples])

@@ -43,7 +43,7 @@ sil-abyssinica sil-akatab sil-alkalami sil-andika sil-annapurna sil-charis sil-d
 sil-gentium sil-gentium-basic sil-harmattan sil-lateef sil-mingzat sil-mondulkiri sil-mondulkiri-extra sil-nuosusil sil-padauk
 sil-scheherazade sil-shimenkan sil-sophia-nubian sil-tagmukay sil-taiheritagepro sixtyfour smc-chilanka smiley-sans solide-mirage
 sora stick stix teluguvijayam train triod-postnaja tuffy ukij-uyghur vollkorn woowa-bm yanone-kaffeesatz yrsa-rasa yusei-magic
-""".split()  # noqa: SIM905
+""".split()
 PERMISSIVE = {
     "OFL-1.0": r"OFL-1\.0|Open Font License 1\.0",
     "OFL-1.1": r"(SIL-)?OFL(-1\.1)?(-RFN)?|SIL(-1\.1)?|SIL Open Font License|SIL_Open_Font_License_1\.1",
@@ -55,12 +55,14 @@ PERMISSIVE = {
     "Unlicense": r"Unlicense",
     "public-domain": r"public-domain",
 }
-FAMILY, ALIKE, CASES, TWINS = 0.93, 0.96, 0.6, 0.985     # correlations: one cluster, one letter, only capitals, one font
+FAMILY, ALIKE, CASES, TWINS = 0.93, 0.96, 0.6, 0.985  # correlations: one cluster, one letter, only capitals, one font
 PER_FAMILY, PIXELS = 4, 24
-UNCLEAR = "Amiga", "BM Euljiro ", "C 64", "Glass TTY", "Joscelyn", "UKIJ Elipbe"     # scan lines, wear, secretary hand, ruled lines
-HELD_OUT = {"test": 0.26, "val": 0.1}            # of the fonts, in clusters of at most PER_FAMILY; the rest is train
-STYLE_WORDS = r"(?i)\b((extra|ultra|semi|demi)?[ -]?(thin|hairline|light|bold|black|condensed|expanded)|book|regular|roman|medium" \
-              r"|heavy|italic|oblique|slanted|narrow|cond|wide|ot|otf|ttf|variable|vf|w\d+)\b"
+UNCLEAR = "Amiga", "BM Euljiro ", "C 64", "Glass TTY", "Joscelyn", "UKIJ Elipbe"  # scan lines, wear, secretary hand, ruled lines
+HELD_OUT = {"test": 0.26, "val": 0.1}  # of the fonts, in clusters of at most PER_FAMILY; the rest is train
+STYLE_WORDS = (
+    r"(?i)\b((extra|ultra|semi|demi)?[ -]?(thin|hairline|light|bold|black|condensed|expanded)|book|regular|roman|medium"
+    r"|heavy|italic|oblique|slanted|narrow|cond|wide|ot|otf|ttf|variable|vf|w\d+)\b"
+)
 
 
 def fetch(folder: Path) -> dict[str, tuple[str, Path]]:
@@ -68,8 +70,9 @@ def fetch(folder: Path) -> dict[str, tuple[str, Path]]:
     subprocess.run(["apt-get", "download", *(f"fonts-{name}" for name in PACKAGES)], cwd=folder, check=True, capture_output=True)
     found = {}
     for archive in sorted(folder.glob("*.deb")):
-        name, version = subprocess.run(["dpkg-deb", "-W", "--showformat", "${Package} ${Version}", archive], check=True,
-                                       capture_output=True, text=True).stdout.split()
+        name, version = subprocess.run(
+            ["dpkg-deb", "-W", "--showformat", "${Package} ${Version}", archive], check=True, capture_output=True, text=True
+        ).stdout.split()
         subprocess.run(["dpkg-deb", "-x", archive, folder / name], check=True)
         found[name] = version, folder / name
     return found
@@ -83,8 +86,10 @@ def licence(copyright: str) -> str | None:
         return plain and f"OFL-{plain[1]}"
     either = r" or |\|| and " if "dual-licensed" in copyright else r" or |\|"
     for choice in re.split(either, stated[1].strip()):
-        parts = [next((name for name, rule in PERMISSIVE.items() if re.fullmatch(rule, part.strip(), re.I)), None)
-                 for part in choice.split(" and ")]
+        parts = [
+            next((name for name, rule in PERMISSIVE.items() if re.fullmatch(rule, part.strip(), re.I)), None)
+            for part in choice.split(" and ")
+        ]
         if all(parts):
             return " and ".join(parts)
     return None
@@ -104,7 +109,7 @@ def look(font: Font) -> np.ndarray:
     for c in CLASSES:
         h, w = span(font, c, PIXELS)
         pictures.append(glyph(font, c, PIXELS, (PIXELS - h) / 2, (PIXELS - w) / 2, (PIXELS, PIXELS)))
-    flat = np.stack(pictures).reshape(len(CLASSES), -1).astype(np.float64)      # [47, 576]
+    flat = np.stack(pictures).reshape(len(CLASSES), -1).astype(np.float64)  # [47, 576]
     flat -= flat.mean(1, keepdims=True)
     return flat / np.linalg.norm(flat, axis=1, keepdims=True).clip(1e-9)
 
@@ -123,14 +128,25 @@ def read(name: str, version: str, root: Path) -> tuple[list[dict], str | None]:
             continue
         data, boxes, unit = built
         family, style = names(font)
-        fonts.append({"family": family, "style": style, "package": name, "version": version, "licence": terms, "unit": unit,
-                      "boxes": boxes, "data": data, "look": look(Font(data, 0, family, tuple(map(tuple, boxes)), unit))})
+        fonts.append(
+            {
+                "family": family,
+                "style": style,
+                "package": name,
+                "version": version,
+                "licence": terms,
+                "unit": unit,
+                "boxes": boxes,
+                "data": data,
+                "look": look(Font(data, 0, family, tuple(map(tuple, boxes)), unit)),
+            }
+        )
     return fonts, text
 
 
 def clear(font: dict) -> bool:
     """No two classes that look alike once both have the same size, small letters that are no capitals, and no UNCLEAR design."""
-    alike = font["look"] @ font["look"].T                                        # [47, 47]
+    alike = font["look"] @ font["look"].T  # [47, 47]
     cases = np.mean([alike[CLASSES.index(c), CLASSES.index(c.upper())] for c in CLASSES if c.islower()])
     return np.triu(alike, 1).max() <= ALIKE and cases <= CASES and not font["family"].startswith(UNCLEAR)
 
@@ -144,9 +160,9 @@ def cluster(fonts: list[dict]) -> np.ndarray:
             root[i] = i = root[root[i]]
         return i
 
-    probe = np.stack([f["look"][[CLASSES.index(c) for c in "RagQ5e"]].ravel() for f in fonts]) / np.sqrt(6)   # [F, 6 * 576]
+    probe = np.stack([f["look"][[CLASSES.index(c) for c in "RagQ5e"]].ravel() for f in fonts]) / np.sqrt(6)  # [F, 6 * 576]
     family = [f["family"].lower() + " " for f in fonts]
-    same = np.array([[a.startswith(b) for b in family] for a in family])         # [F, F]
+    same = np.array([[a.startswith(b) for b in family] for a in family])  # [F, F]
     for i, j in np.argwhere(same | (probe @ probe.T > FAMILY)):
         root[find(int(i))] = find(int(j))
     roots = [find(i) for i in range(len(fonts))]
@@ -155,7 +171,7 @@ def cluster(fonts: list[dict]) -> np.ndarray:
 
 def thin(fonts: list[dict]) -> list[dict]:
     """No two fonts alike beyond TWINS, and at most PER_FAMILY a family: the first, then whichever is least like those kept."""
-    looks = np.stack([f["look"].ravel() for f in fonts]) / np.sqrt(len(CLASSES))                 # [F, 47 * 576]
+    looks = np.stack([f["look"].ravel() for f in fonts]) / np.sqrt(len(CLASSES))  # [F, 47 * 576]
     alike, kept, taken = looks @ looks.T, [], Counter()
     for family in dict.fromkeys(f["family"] for f in fonts):
         members = [i for i in range(len(fonts)) if fonts[i]["family"] == family]
@@ -197,10 +213,16 @@ def write(fonts: list[dict], licences: dict[str, str]) -> None:
 
 
 def table(fonts: list[dict]) -> str:
-    lines = ["# Fonts in fonts.zip", "", f"Written by `python -m train.glyphs.build`. Outlines of the classes `{CLASSES}` alone,",
-             "taken from Debian packages, unnamed (reserved font names stay with the originals) and unhinted.",
-             "The copyright file of each package is in the archive under `licences/`.", "",
-             "| split | fonts | families | clusters |", "|---|--:|--:|--:|"]
+    lines = [
+        "# Fonts in fonts.zip",
+        "",
+        f"Written by `python -m train.glyphs.build`. Outlines of the classes `{CLASSES}` alone,",
+        "taken from Debian packages, unnamed (reserved font names stay with the originals) and unhinted.",
+        "The copyright file of each package is in the archive under `licences/`.",
+        "",
+        "| split | fonts | families | clusters |",
+        "|---|--:|--:|--:|",
+    ]
     for s in ("train", "val", "test"):
         own = [f for f in fonts if f["split"] == s]
         lines.append(f"| {s} | {len(own)} | {len({f['family'] for f in own})} | {len({f['cluster'] for f in own})} |")
@@ -225,8 +247,10 @@ def main() -> None:
     kept = thin(readable)
     split(kept)
     write(kept, {name: licences[name] for name in dict.fromkeys(f["package"] for f in kept)})
-    print(f"{len(fonts)} fonts with all classes, {len(readable)} with clear letters, {len(kept)} kept, "
-          f"{len({f['cluster'] for f in kept})} clusters, {(HERE / 'fonts.zip').stat().st_size / 1e6:.1f} MB")
+    print(
+        f"{len(fonts)} fonts with all classes, {len(readable)} with clear letters, {len(kept)} kept, "
+        f"{len({f['cluster'] for f in kept})} clusters, {(HERE / 'fonts.zip').stat().st_size / 1e6:.1f} MB"
+    )
 
 
 if __name__ == "__main__":

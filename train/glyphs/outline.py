@@ -19,7 +19,7 @@ from fontTools.ttLib.tables.TupleVariation import TupleVariation
 
 from train.glyphs.draw import CLASSES, REACH, STEPS
 
-EPOCH = 2082844800                               # 1970 in the seconds since 1904 of a font
+EPOCH = 2082844800  # 1970 in the seconds since 1904 of a font
 
 
 def rebuild(font: TTFont) -> tuple[bytes, list[list[int]], int] | None:
@@ -64,15 +64,22 @@ def movable(build: FontBuilder, outlines: dict, unit: int) -> None:
         axis = Axis()
         axis.axisTag, axis.axisNameID, axis.minValue, axis.defaultValue, axis.maxValue = tag, 256, 0, 0, STEPS
         build.font["fvar"].axes.append(axis)
-    step, still = round(unit * REACH), [(0, 0)] * 4                             # the four phantom points stay
-    build.setupGvar({name: [TupleVariation({"RGHT": (0, 1, 1)}, [(step, 0)] * len(g.coordinates) + still),
-                            TupleVariation({"UPWD": (0, 1, 1)}, [(0, step)] * len(g.coordinates) + still)]
-                     for name, g in outlines.items() if g.numberOfContours > 0})
+    step, still = round(unit * REACH), [(0, 0)] * 4  # the four phantom points stay
+    build.setupGvar(
+        {
+            name: [
+                TupleVariation({"RGHT": (0, 1, 1)}, [(step, 0)] * len(g.coordinates) + still),
+                TupleVariation({"UPWD": (0, 1, 1)}, [(0, step)] * len(g.coordinates) + still),
+            ]
+            for name, g in outlines.items()
+            if g.numberOfContours > 0
+        }
+    )
 
 
 def no_hints(font: TTFont) -> None:
     """A font program of one empty function: FreeType takes the font for hinted and keeps its autohinter away."""
     font["fpgm"] = newTable("fpgm")
     font["fpgm"].program = Program()
-    font["fpgm"].program.fromBytecode(bytes([0xB0, 0, 0x2C, 0x2D]))             # PUSHB 0, FDEF, ENDF
+    font["fpgm"].program.fromBytecode(bytes([0xB0, 0, 0x2C, 0x2D]))  # PUSHB 0, FDEF, ENDF
     font["maxp"].maxFunctionDefs, font["maxp"].maxStackElements, font["maxp"].maxSizeOfInstructions = 1, 4, 1

@@ -1,0 +1,168 @@
+"""Data sets as batches: glyphs, image folders, anything timm or torchvision knows. Order is a function of seed and step."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from PIL import Image
+from timm.data import create_dataset, create_transform
+from torch import Tensor
+from torch.utils.data import ConcatDataset, DataLoader, Dataset
+
+from train.config import Config
+from train.glyphs import Glyphs
+
+Batch = tuple[Tensor, Tensor]
+
+
+class Drawn(Dataset[Batch]):
+    """Pictures held in memory: uint8 `[N, 3, H, W]` and labels `[N]`."""
+
+    def __init__(self, images: Tensor, labels: Tensor) -> None:
+        self.images, self.labels = images, labels
+
+    @classmethod
+    def draw(cls, parts: Sequence[Glyphs], chunk: int = 500) -> Drawn:
+        """Draw every picture of the given sets, once."""
+        cuts = [(part, start) for part in parts for start in range(0, len(part), chunk)]
+        batches = [part.batch(range(start, min(start + chunk, len(part)))) for part, start in cuts]
+        return cls(torch.cat([images for images, _ in batches]), torch.cat([labels for _, labels in batches]))
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def __getitem__(self, index: int) -> Batch:
+        return self.images[index], self.labels[index]
+
+    def __getitems__(self, indices: list[int]) -> Batch:
+        at = torch.tensor(indices)
+        return self.images[at], self.labels[at]
+
+
+class Strict(Dataset[tuple[Tensor, int]]):
+    """A timm image data set that never replaces an unreadable picture by the next one: it says which file is broken."""
+
+    def __init__(self, source: Any) -> None:
+        self.source = source
+
+    def __len__(self) -> int:
+        return len(self.source)
+
+    def __getitem__(self, index: int) -> tuple[Tensor, int]:
+        file, label = self.source.reader[index]
+        try:
+            image = Image.open(file).convert("RGB")
+        except (OSError, ValueError, SyntaxError) as error:
+            raise ValueError(f"cannot read {self.source.filename(index)}: {error}") from None
+        return self.source.transform(image), int(label)
+
+
+def collate(samples: Any) -> Batch:
+    """Batches pass through; lists of (image, label) are stacked."""
+    if isinstance(samples, tuple):
+        return samples
+    images, labels = zip(*samples)
+    return torch.stack(list(images)), torch.tensor([int(label) for label in labels])
+
+
+def glyphs(config: Config, *, split: str, test: str, size: tuple[int, int], samples: int, **options: Any) -> Glyphs:
+    """Glyphs of this run; the seed of training pictures is the run's, that of test pictures is always 0."""
+    seed = config.seed + 1 if split == "train" else 0
+    return Glyphs(
+        split,
+        test=test,
+        size=size,
+        field=min(config.size),
+        classes=config.classes,
+        length=samples,
+        seed=seed,
+        **options,
+    )
+
+
+def training_set(config: Config) -> Dataset[Any]:
+    """What the run trains on: zoom with scale augmentation, canvas as it is, or the pictures of a data set."""
+    if config.dataset != "glyphs":
+        return pictures(config, config.train_split, config.size, training=True)
+    if config.cache:
+        known = ("train_split", "tests", "img_size", "train_samples", "classes", "seed")  # what the pictures depend on
+        return _drawn_once(Config(**{name: getattr(config, name) for name in known}))
+    return ConcatDataset(_training_glyphs(config))
+
+
+def _training_glyphs(config: Config) -> list[Glyphs]:
+    options: dict[str, Any] = {"split": config.train_split, "size": config.size, "samples": config.train_samples}
+    return [glyphs(config, test=test, augment=test == "zoom", **options) for test in config.tests]
+
+
+@functools.lru_cache(maxsize=1)
+def _drawn_once(config: Config) -> Drawn:
+    """The training pictures, kept for the next run of this process that needs the same."""
+    return Drawn.draw(_training_glyphs(config))
+
+
+def pictures(config: Config, split: str, size: tuple[int, int], training: bool = False) -> Dataset[Any]:
+    """A folder or named data set through timm's factory and transforms; pictures come normalised."""
+    root = Path(config.data_dir or "")
+    if config.dataset == "folder":
+        _check_folder(root, split)
+    name = "" if config.dataset == "folder" else config.dataset
+    try:
+        source = create_dataset(name, root=str(root), split=split, is_training=training, batch_size=config.batch_size)
+    except (OSError, RuntimeError, AssertionError) as error:
+        raise ValueError(f"data set {config.dataset!r} in {root}: {error}") from None
+    source.transform = create_transform((3, *size), is_training=training, color_jitter=0.4 if training else 0.0, crop_pct=1.0)
+    return Strict(source) if hasattr(source, "reader") and hasattr(source, "filename") else source
+
+
+def _check_folder(root: Path, split: str) -> None:
+    """An image folder must exist, and each of its class folders must hold pictures."""
+    names = {"validation": ("validation", "val"), "val": ("val", "validation")}.get(split, (split,))
+    folder = next((root / name for name in names if (root / name).is_dir()), root)
+    if not folder.is_dir():
+        raise ValueError(f"{folder}: there is no such folder; give --data-dir with train/ and val/, one folder a class")
+    classes = sorted(path for path in folder.iterdir() if path.is_dir())
+    if not classes:
+        raise ValueError(f"{folder}: no class folders in it")
+    for path in classes:
+        if not any(file.suffix.lower() in (".png", ".jpg", ".jpeg") for file in path.rglob("*")):
+            raise ValueError(f"{path}: this class has no pictures (.png, .jpg, .jpeg)")
+
+
+def class_count(config: Config) -> int | None:
+    """Number of classes, as far as the data tells."""
+    if config.dataset == "glyphs":
+        return len(config.classes)
+    if config.dataset == "folder":
+        return len({path.name for path in (Path(config.data_dir or "") / config.train_split).iterdir() if path.is_dir()})
+    return None
+
+
+def order(count: int, batch: int, seed: int, steps: int, rank: int = 0, world: int = 1) -> Iterator[list[int]]:
+    """Index batches of one rank: a fresh permutation an epoch, cut into global batches; the last short one is left out."""
+    per_epoch = count // (batch * world)
+    if per_epoch < 1:
+        raise ValueError(f"{count} training pictures are fewer than one batch of {batch * world}: lower --batch-size")
+    for step in range(steps):
+        epoch, within = divmod(step, per_epoch)
+        if within == 0:
+            shuffled = torch.randperm(count, generator=torch.Generator().manual_seed(seed * 1_000_003 + epoch))
+        start = (within * world + rank) * batch
+        yield shuffled[start : start + batch].tolist()
+
+
+def loader(data: Dataset[Any], batches: Sequence[list[int]] | Iterator[list[int]], workers: int = 0) -> DataLoader[Any]:
+    """A DataLoader over given index batches; its own generator, so that it draws nothing from the global one."""
+    workers = 0 if isinstance(data, Drawn) else workers
+    return DataLoader(
+        data,
+        batch_sampler=list(batches),
+        num_workers=workers,
+        collate_fn=collate,
+        generator=torch.Generator(),
+        persistent_workers=workers > 0,
+    )

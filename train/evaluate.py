@@ -1,0 +1,222 @@
+"""`python -m train.evaluate --checkpoint runs/NAME --sizes 32 64 48x96 --scaling none pi yarn`: any sizes, rules, temperatures."""
+
+from __future__ import annotations
+
+import csv
+import functools
+import os
+import resource
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import numpy as np
+import torch
+import tyro
+from rich.table import Table
+from torch import Tensor, nn
+
+from rope_nd.scaling import RULES
+from train import cli
+from train.config import Config
+from train.data import Drawn, glyphs, loader, pictures
+from train.modelling import load, normalise
+from train.rows import COLUMNS, Row
+
+Size = tuple[int, int]
+TOKENS = 8192  # a batch holds about this many tokens, at every size
+
+
+@dataclass(frozen=True)
+class Score:
+    """Which pictures were right `[N]`, seconds for all of them, and peak memory."""
+
+    right: Tensor
+    seconds: float
+    memory_mb: float
+
+    @property
+    def accuracy(self) -> float:
+        return self.right.double().mean().item()
+
+
+@functools.lru_cache(maxsize=32)
+def drawn(config: Config, test: str, size: Size, samples: int, crop: bool = False) -> tuple[Drawn, Tensor]:
+    """Test glyphs in memory, the same for every model of a study, and the font cluster of each."""
+    options = {"crop": True} if crop else {}
+    source = glyphs(config, split=config.measured_split, test=test, size=size, samples=samples, **options)
+    return Drawn.draw([source]), source.clusters
+
+
+def test_set(config: Config, test: str, size: Size, samples: int, crop: bool = False) -> tuple[Any, Tensor]:
+    """Test pictures at a size, and their groups for the bootstrap (font clusters; single pictures elsewhere)."""
+    if config.dataset == "glyphs":
+        bare = Config(img_size=config.img_size, classes=config.classes, val_split=config.val_split)  # what the pictures depend on
+        return drawn(bare, test, size, samples, crop)
+    data = pictures(config, config.measured_split, size)
+    count = min(samples, len(data))
+    return torch.utils.data.Subset(data, range(count)), torch.arange(count)
+
+
+@torch.inference_mode()
+def score(model: nn.Module, data: Any, config: Config) -> Score:
+    """Run the model over all pictures, in order, in batches whose size depends on the pictures' size alone."""
+    device = torch.device(config.device)
+    model = model.to(device).eval()
+    pixels = data[0][0].shape[-2:].numel()
+    patch = model.patch_embed.patch_size
+    batch = max(1, min(256, TOKENS * patch[0] * patch[1] // pixels))
+    indices = [list(range(i, min(i + batch, len(data)))) for i in range(0, len(data), batch)]
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats()
+    right, seconds = [], 0.0
+    for images, labels in loader(data, indices, config.workers):
+        start = time.perf_counter()
+        with torch.autocast(device.type, getattr(torch, config.amp_dtype), enabled=config.amp):
+            guess = model(normalise(images, device)).argmax(-1).cpu()
+        seconds += time.perf_counter() - start
+        right.append(guess == labels)
+    peak = torch.cuda.max_memory_allocated() if device.type == "cuda" else resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    return Score(torch.cat(right), seconds, peak / 2**20)
+
+
+def interval(right: Tensor, groups: Tensor, draws: int = 1000) -> tuple[float, float]:
+    """95 % bootstrap interval of the accuracy, resampling whole groups (font clusters), always with the same draws."""
+    _, which = np.unique(groups.numpy(), return_inverse=True)
+    hits, sizes = np.bincount(which, right.double().numpy()), np.bincount(which)
+    picked = np.random.default_rng(0).integers(len(sizes), size=(draws, len(sizes)))
+    low, high = np.quantile(hits[picked].sum(1) / sizes[picked].sum(1), [0.025, 0.975])
+    return float(low), float(high)
+
+
+def applies(encoding: str, scaling: str) -> bool:
+    """Whether a rule means anything for an encoding: tables can only be stretched, and no positions not at all."""
+    return scaling in {"none": ("none",), "timm": ("pi",), "learned": ("none", "pi")}.get(encoding, ("none", *RULES))
+
+
+def plain(encoding: str) -> str:
+    """What an encoding does at other sizes by itself."""
+    return "pi" if encoding == "timm" else "none"
+
+
+def measure(
+    checkpoint: Path,
+    sizes: Sequence[Size],
+    *,
+    tests: Sequence[str],
+    scalings: Sequence[str] = ("none",),
+    temperatures: Sequence[str] = ("none",),
+    samples: Iterable[int],
+    facts: dict[str, str],
+    done: frozenset[tuple[Any, ...]] = frozenset(),
+) -> Iterator[Row]:
+    """Rows of one checkpoint: sizes × tests × scalings × temperatures. At the training size all rules are one, measured once."""
+    _, config = load(checkpoint)
+    known: dict[tuple[str, Size], dict[str, Any]] = {}
+    for test in tests:
+        for size, count in zip(sizes, samples):
+            trained = size == config.size
+            for scaling in scalings:
+                for temperature in temperatures:
+                    if not applies(config.encoding, scaling) or (config.encoding == "timm" and temperature != "none"):
+                        continue
+                    base = {"encoding": config.encoding, "seed": config.seed, "test": test, "height": size[0], "width": size[1]}
+                    key = (*base.values(), scaling, temperature)
+                    if key in done:
+                        continue
+                    numbers = known.get((test, size)) or _numbers(checkpoint, test, size, count, scaling, temperature)
+                    if trained:
+                        known[test, size] = numbers
+                    yield Row(**base, scaling=scaling, temperature=temperature, ratio=size[0] / config.size[0], **numbers, **facts)
+
+
+def _numbers(checkpoint: Path, test: str, size: Size, samples: int, scaling: str, temperature: str) -> dict[str, Any]:
+    model, config = load(checkpoint, scaling=scaling, temperature=temperature)
+    data, groups = test_set(config, test, size, samples)
+    result = score(model, data, config)
+    low, high = interval(result.right, groups)
+    upper = None
+    if test == "canvas":
+        bare, _ = load(checkpoint)
+        upper = score(bare, test_set(config, test, size, samples, crop=True)[0], config).accuracy
+    return {
+        "accuracy": result.accuracy,
+        "low": low,
+        "high": high,
+        "upper": upper,
+        "images": len(result.right),
+        "images_per_s": round(len(result.right) / result.seconds, 1),
+        "memory_mb": round(result.memory_mb, 1),
+    }
+
+
+def write_rows(path: Path, rows: Sequence[Row]) -> None:
+    """A whole CSV file, or none."""
+    temporary = path.with_name(f".{path.name}.tmp")
+    with temporary.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, COLUMNS)
+        writer.writeheader()
+        writer.writerows({k: "" if v is None else v for k, v in asdict(row).items()} for row in rows)
+    os.replace(temporary, path)
+
+
+def parse_size(text: str) -> Size:
+    """`224` or `320x448` (height x width)."""
+    parts = text.lower().split("x")
+    if len(parts) > 2 or not all(part.isdigit() and int(part) for part in parts):
+        raise ValueError(f"size {text!r}: write 224, or 320x448 for height and width")
+    return int(parts[0]), int(parts[-1])
+
+
+def main(
+    checkpoint: Path,
+    sizes: tuple[str, ...] = (),
+    scaling: tuple[str, ...] = ("none",),
+    temperature: tuple[str, ...] = ("none",),
+    test: tuple[Literal["zoom", "canvas"], ...] = (),
+    samples: int | None = None,
+    output: Annotated[Path | None, tyro.conf.arg(metavar="CSV")] = None,
+) -> None:
+    """Evaluate a trained model at other sizes.
+
+    Args:
+        checkpoint: Folder with model.safetensors and config.json, as python -m train writes it.
+        sizes: Sizes in pixels, 224 or 320x448 (height x width); default the training size.
+        scaling: Rules for sizes above the trained one: none, pi, ntk, yarn, ...
+        temperature: Factors on the attention scores: none, log, yarn.
+        test: For glyphs, zoom (more pixels) or canvas (a larger field); default what it was trained on.
+        samples: Number of test pictures (default: as in training).
+        output: Also write the rows to this CSV file.
+    """
+    model, config = load(checkpoint)
+    if config.threads:
+        torch.set_num_threads(config.threads)
+    for name in scaling:
+        if not applies(config.encoding, name):
+            usable = [rule for rule in ("none", *RULES) if applies(config.encoding, rule)]
+            raise ValueError(f"scaling {name!r} means nothing for encoding {config.encoding!r}: choose from {', '.join(usable)}")
+    chosen = [parse_size(text) for text in sizes] or [config.size]
+    patch = model.patch_embed.patch_size
+    for height, width in chosen:
+        if height % patch[0] or width % patch[1]:
+            raise ValueError(f"size {height}x{width} is no multiple of the patch {patch[0]}x{patch[1]}")
+    tests = test or (config.tests if config.dataset == "glyphs" else ("zoom",))
+    count = samples or config.val_samples
+    columns = ("test", "size", "scaling", "temperature", "accuracy", "95 %", "images/s", "MB")
+    table = Table(*columns, title=f"{checkpoint}: {config.encoding}")
+    options: dict[str, Any] = {"tests": tests, "scalings": scaling, "temperatures": temperature, "facts": cli.facts()}
+    rows = []
+    for row in measure(checkpoint, chosen, samples=[count] * len(chosen), **options):
+        rows.append(row)
+        accuracy, bounds = f"{row.accuracy:.4f}", f"{row.low:.3f} to {row.high:.3f}"
+        speed, memory = f"{row.images_per_s:.0f}", f"{row.memory_mb:.0f}"
+        table.add_row(row.test, f"{row.height}x{row.width}", row.scaling, row.temperature, accuracy, bounds, speed, memory)
+    cli.console.print(table)
+    if output is not None:
+        write_rows(output, rows)
+
+
+if __name__ == "__main__":
+    cli.run(main, "python -m train.evaluate")

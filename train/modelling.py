@@ -1,0 +1,90 @@
+"""From a config to a wrapped model, and to and from a checkpoint folder (model.safetensors beside config.json)."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import timm
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from rope_nd import list_encodings, wrap
+from rope_nd._check import choose
+from train.config import Config, pairs
+from train.data import class_count
+
+
+def build(config: Config, *, scaling: str | None = None, temperature: str | None = None) -> nn.Module:
+    """The model of this run, with random weights; a scaling or temperature changes no parameter, so weights fit any of them."""
+    choose("encoding", config.encoding, ["timm", *list_encodings()])
+    options: dict[str, Any] = {
+        "img_size": config.size,
+        "drop_path_rate": config.drop_path,
+        **pairs(config.model_kwargs, "model_kwargs"),
+    }
+    if (classes := class_count(config)) is not None:
+        options.setdefault("num_classes", classes)
+    if config.encoding == "timm":
+        options["dynamic_img_size"] = True
+    try:
+        model = timm.create_model(config.model, **options)
+    except (RuntimeError, TypeError, AssertionError) as error:
+        raise ValueError(f"timm cannot make model {config.model!r} with {options}: {error}") from None
+    if config.encoding == "timm":
+        return model
+    augment = {"shift": config.shift_coords, "jitter": config.jitter_coords, "rescale": config.rescale_coords}
+    stretched = {"scaling": scaling} if scaling is not None else {}
+    return wrap(
+        model,
+        config.encoding,
+        keep_pos_embed=config.keep_pos_embed,
+        temperature=None if temperature == "none" else temperature,
+        augment=augment if augment != {"shift": 0.0, "jitter": 1.0, "rescale": 1.0} else None,
+        **stretched,
+        **pairs(config.encoding_kwargs, "encoding_kwargs"),
+    )
+
+
+def save(model: nn.Module, config: Config, folder: Path) -> None:
+    """Write the weights and the config; each file is whole or not there."""
+    folder.mkdir(parents=True, exist_ok=True)
+    weights = {name: value.detach().cpu().contiguous() for name, value in model.state_dict().items()}
+    save_file(weights, folder / ".model.tmp")
+    (folder / ".config.tmp").write_text(config.to_json())
+    os.replace(folder / ".config.tmp", folder / "config.json")
+    os.replace(folder / ".model.tmp", folder / "model.safetensors")
+
+
+def load(folder: Path, **scaled: Any) -> tuple[nn.Module, Config]:
+    """The model of a checkpoint folder (or of its model.safetensors), rebuilt from its config, and that config."""
+    folder = folder.parent if folder.suffix == ".safetensors" else folder
+    if not (folder / "model.safetensors").is_file():
+        raise ValueError(f"{folder}: no checkpoint there (model.safetensors and config.json are expected)")
+    config = Config.load(folder / "config.json")
+    model = build(config, **scaled)
+    load_weights(model, folder / "model.safetensors")
+    return model, config
+
+
+def load_weights(model: nn.Module, path: Path) -> None:
+    """Strictly; a checkpoint of another model is refused with the first difference."""
+    try:
+        weights: dict[str, Tensor] = load_file(path)
+    except (OSError, SafetensorError) as error:
+        raise ValueError(f"{path}: not a readable safetensors file ({error})") from None
+    own = model.state_dict()
+    wrong = [f"{name} {list(t.shape)}" for name, t in weights.items() if name not in own or own[name].shape != t.shape]
+    wrong += [f"no {name}" for name in own if name not in weights]
+    if wrong:
+        raise ValueError(f"{path}: weights of another model ({len(wrong)} differences, the first: {wrong[0]})")
+    model.load_state_dict(weights)
+
+
+def normalise(images: Tensor, device: torch.device | str) -> Tensor:
+    """uint8 pictures to about unit range; pictures that are normalised already pass."""
+    moved = images.to(device, non_blocking=True)
+    return (moved.float() - 127.5) / 64 if moved.dtype == torch.uint8 else moved

@@ -1,0 +1,220 @@
+"""Curves over seeds and their picture: accuracy against size, zoom and canvas side by side.
+
+A curve is one encoding with one scaling and one temperature in one test. Tables, picture and page all show these curves.
+"""
+
+from __future__ import annotations
+
+import io
+import textwrap
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from statistics import mean, stdev
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from matplotlib import style
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.legend_handler import HandlerTuple
+from matplotlib.lines import Line2D
+
+if TYPE_CHECKING:
+    from train.rows import Row
+
+# (on white, on black): contrast of at least 3, and far apart with full sight, protanopia, deuteranopia and tritanopia
+COLOURS = (
+    ("#03458E", "#A3CEFE"),
+    ("#E57218", "#D37E3D"),
+    ("#189C61", "#0EF99A"),
+    ("#C177A9", "#F82D9D"),
+    ("#5A3F01", "#F9CC2F"),
+    ("#1A1A1A", "#FFFFFF"),
+    ("#A575F7", "#9E6CF5"),
+)
+MARKERS = "o", "s", "^", "D", "v", "P", "X", "h"
+GREY = "#767676"
+WIDEST = 60  # characters of a line in the legend
+
+
+class Size(NamedTuple):
+    """One column: sorted by ratio, the height over the training height."""
+
+    ratio: float
+    height: int
+    width: int
+
+    def label(self, test: str) -> str:
+        if test == "sequence":
+            return f"{self.width} tokens"
+        shape = f"{self.height}" if self.height == self.width else f"{self.height}×{self.width}"
+        return f"{shape} px ×{self.ratio:g}"
+
+
+@dataclass(frozen=True)
+class Point:
+    """Accuracy at one size in [0, 1]. `low`, `high`: ± std over seeds, or the bootstrap interval of the one seed there is."""
+
+    mean: float
+    std: float | None
+    low: float | None
+    high: float | None
+    seeds: int
+
+
+@dataclass(frozen=True)
+class Curve:
+    encoding: str
+    scaling: str
+    temperature: str
+    points: dict[Size, Point]
+
+    @property
+    def plain(self) -> bool:
+        return self.scaling == self.temperature == "none"
+
+    @property
+    def how(self) -> str:
+        if self.plain:
+            return "no scaling"
+        parts = [] if self.scaling == "none" else [self.scaling]
+        return " + ".join([*parts, f"{self.temperature} temperature"] if self.temperature != "none" else parts)
+
+
+def point(rows: Sequence[Row]) -> Point:
+    """Mean and sample standard deviation (n - 1) over the seeds of one cell."""
+    values = [row.accuracy for row in rows]
+    if len(values) == 1:
+        return Point(values[0], None, rows[0].low, rows[0].high, 1)
+    centre, spread = mean(values), stdev(values)
+    return Point(centre, spread, max(0.0, centre - spread), min(1.0, centre + spread), len(values))
+
+
+def curves(rows: Iterable[Row]) -> list[Curve]:
+    """Curves of one test: encodings as first seen; in each the plain curve first, then scalings and temperatures as first seen."""
+    cells: dict[tuple[str, str, str], dict[Size, list[Row]]] = defaultdict(lambda: defaultdict(list))
+    for row in rows:
+        cells[row.encoding, row.scaling, row.temperature][Size(row.ratio, row.height, row.width)].append(row)
+    seen = [list(dict.fromkeys(key[i] for key in cells)) for i in range(3)]
+
+    def order(key: tuple[str, str, str]) -> tuple[int | bool, ...]:
+        encoding, scaling, temperature = (names.index(name) for names, name in zip(seen, key))
+        return encoding, key[1] != "none", scaling, key[2] != "none", temperature
+
+    return [Curve(*key, {size: point(cells[key][size]) for size in sorted(cells[key])}) for key in sorted(cells, key=order)]
+
+
+def sizes(of: Iterable[Curve]) -> list[Size]:
+    return sorted({size for curve in of for size in curve.points})
+
+
+def drawn_sizes(of: Sequence[Curve]) -> list[Size]:
+    """The sizes of the commonest shape (most often squares): one a ratio, so a curve has one value at each."""
+    every = sizes(of)
+    shapes = Counter(size.width / size.height for size in every)
+    usual = max(shapes, key=lambda shape: shapes[shape], default=1.0)
+    return [size for size in every if size.width / size.height == usual]
+
+
+def best_scaling(of: Sequence[Curve], encoding: str) -> tuple[Curve, Size] | None:
+    """The encoding's best curve that is not plain, and the size it is chosen at: the largest that all its curves have."""
+    own = [curve for curve in of if curve.encoding == encoding]
+    scaled = [curve for curve in own if not curve.plain]
+    common = [size for size in drawn_sizes(of) if all(size in curve.points for curve in own)]
+    if not scaled or not common:
+        return None
+    return max(scaled, key=lambda curve: curve.points[common[-1]].mean), common[-1]
+
+
+def upper_bound(rows: Iterable[Row]) -> dict[Size, float]:
+    """Accuracy on the true crop at each size: the mean over models, each encoding and seed counted once."""
+    found: dict[Size, dict[tuple[str, int], float]] = defaultdict(dict)
+    for row in rows:
+        if row.upper is not None:
+            found[Size(row.ratio, row.height, row.width)][row.encoding, row.seed] = row.upper
+    return {size: mean(found[size].values()) for size in sorted(found)}
+
+
+def looks(encodings: Sequence[str]) -> dict[str, tuple[tuple[str, str], str]]:
+    """Encoding -> ((colour on white, colour on black), marker). Up to 7 encodings have a colour, 56 a pair of their own."""
+    return {name: (COLOURS[i % len(COLOURS)], MARKERS[i % len(MARKERS)]) for i, name in enumerate(encodings)}
+
+
+def draw_curve(axes: Axes, curve: Curve, at: Sequence[Size], look: dict[str, Any]) -> None:
+    where = [size for size in at if size in curve.points]
+    x = [size.ratio for size in where]
+    points = [curve.points[size] for size in where]
+    axes.plot(x, [100 * p.mean for p in points], **look)
+    banded = [(size.ratio, 100 * p.low, 100 * p.high) for size, p in zip(where, points) if p.low is not None and p.high is not None]
+    ratios, lows, highs = ([entry[i] for entry in banded] for i in range(3))
+    axes.fill_between(ratios, lows, highs, color=look["color"], alpha=0.13, linewidth=0)
+
+
+def draw_legend(axes: Axes, entries: Sequence[tuple[tuple[Line2D, ...], str]]) -> None:
+    """One column under the panel, so that it covers nothing; a long label is folded to the panel's width."""
+    labels = [textwrap.fill(label, WIDEST) for _, label in entries]
+    options: dict[str, Any] = {"handler_map": {tuple: HandlerTuple(ndivide=None, pad=0.6)}, "handlelength": 5.6}
+    place: dict[str, Any] = {"loc": "upper left", "bbox_to_anchor": (0, -0.2), "borderaxespad": 0, "borderpad": 0, "frameon": False}
+    axes.legend([handles for handles, _ in entries], labels, **options, **place)
+
+
+def draw_encoding(axes: Axes, lines: Sequence[Curve], encoding: str, look: dict[str, Any]) -> tuple[tuple[Line2D, ...], str]:
+    """The plain curve solid, the best scaling dashed; their handles and label for the legend."""
+    at, chosen = drawn_sizes(lines), best_scaling(lines, encoding)
+    dashed = {**look, "linestyle": (0, (3, 1.5)), "markerfacecolor": "white"}
+    handles = []
+    for curve in [curve for curve in lines if curve.encoding == encoding and curve.plain]:
+        draw_curve(axes, curve, at, look)
+        handles.append(Line2D([], [], **look))
+    if chosen is None:
+        return tuple(handles), encoding
+    draw_curve(axes, chosen[0], at, dashed)
+    return (*handles, Line2D([], [], **dashed)), f"{encoding}; dashed: {chosen[0].how} (best at ×{chosen[1].ratio:g})"
+
+
+def draw_references(axes: Axes, bound: dict[Size, float], chance: float | None) -> list[tuple[tuple[Line2D, ...], str]]:
+    """Thin grey lines: the upper bound solid, chance dotted."""
+    look: dict[str, Any] = {"color": GREY, "linewidth": 1.1, "zorder": 1}
+    entries: list[tuple[tuple[Line2D, ...], str]] = []
+    if bound:
+        axes.plot([size.ratio for size in bound], [100 * value for value in bound.values()], **look)
+        entries.append(((Line2D([], [], **look),), "upper bound: the true crop"))
+    if chance is not None:
+        axes.axhline(100 * chance, linestyle=":", **look)
+        entries.append(((Line2D([], [], linestyle=":", **look),), f"chance ({100 * chance:.3g} %)"))
+    return entries
+
+
+def draw_panel(axes: Axes, test: str, rows: Sequence[Row], encodings: Sequence[str], chance: float | None) -> None:
+    lines = curves(rows)
+    at, present = drawn_sizes(lines), {curve.encoding for curve in lines}
+    entries = []
+    for encoding, (colours, marker) in looks(encodings).items():
+        if encoding in present:
+            look = {"color": colours[0], "marker": marker, "markersize": 4.5, "linewidth": 1.7}
+            entries.append(draw_encoding(axes, lines, encoding, look))
+    bound = {size: value for size, value in upper_bound(rows).items() if size in at}
+    draw_legend(axes, entries + draw_references(axes, bound, chance))
+    axes.set_title({"zoom": "zoom: same content, more pixels", "canvas": "canvas: same scale, a larger field"}[test])
+    axes.set_xscale("log", base=2)
+    axes.set_xticks([size.ratio for size in at], [f"×{size.ratio:g}\n{size.height}" for size in at])
+    axes.set_xticks([], minor=True)
+    axes.set_xlabel("size over training size; height in pixels")
+    axes.set_ylim(0, 101)
+    axes.grid(axis="y", color="#E4E4E4", linewidth=0.8)
+
+
+def picture(rows: Sequence[Row], encodings: Sequence[str], chance: float | None) -> bytes:
+    """A PNG of the zoom and canvas panels. The same rows give the same bytes."""
+    tests = [test for test in ("zoom", "canvas") if any(row.test == test for row in rows)]
+    spines = {"axes.spines.top": False, "axes.spines.right": False, "axes.titlelocation": "left", "axes.axisbelow": True}
+    with style.context(["default", {"font.size": 9, "axes.titlesize": 10.5, "legend.fontsize": 8.5, **spines}]):
+        figure = Figure(figsize=(5.6 * len(tests), 4.0 + 0.2 * (len(encodings) + 2)), layout="constrained")
+        panels = figure.subplots(1, len(tests), sharey=True, squeeze=False)[0]
+        for axes, test in zip(panels, tests):
+            draw_panel(axes, test, [row for row in rows if row.test == test], encodings, chance)
+        panels[0].set_ylabel("accuracy (%)")
+        buffer = io.BytesIO()
+        options: dict[str, Any] = {"bbox_inches": "tight", "pad_inches": 0.1, "metadata": {"Software": None}}
+        figure.savefig(buffer, format="png", dpi=150, facecolor="white", **options)
+    return buffer.getvalue()

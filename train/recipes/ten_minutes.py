@@ -1,0 +1,29 @@
+"""Ten digits in colour, held-out fonts, one seed: what four encodings keep at up to eight times the training size.
+
+Trained at 32 px on zoom (scale-augmented) and canvas pictures alike, a rotary model of 0.18 M parameters reads at least 90 %
+at its training size under both tests (chance 10 %). Sized for two CPU cores and ten minutes.
+
+    python -m train.extrapolate
+"""
+
+from train.config import Config
+from train.study import Study
+
+SMALL = ("patch_size=8", "embed_dim=64", "depth=4", "num_heads=2", "mlp_ratio=3", "class_token=False", "global_pool=avg")
+
+STUDY = Study(
+    base=Config(
+        model_kwargs=SMALL,
+        img_size=(32,),
+        classes="0123456789",
+        train_samples=40000,
+        cache=True,
+        batch_size=64,
+        steps=1500,
+        opt="muon",
+        lr=1e-2,
+        workers=0,
+        threads=1,
+    ),
+    encodings=("none", "learned", "sinusoidal", "axial"),
+)

@@ -1,0 +1,149 @@
+"""Reading the rows of runs: rows.csv and sequence.csv, one measurement a line, with a ValueError that names what to mend."""
+
+import csv
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+TESTS = "zoom", "canvas", "sequence"
+
+
+@dataclass(frozen=True)
+class Row:
+    """One measurement; the fields are the columns of rows.csv. Shares are in [0, 1]; None where the file has an empty field."""
+
+    encoding: str
+    seed: int
+    test: str
+    height: int
+    width: int
+    scaling: str
+    temperature: str
+    accuracy: float
+    low: float | None
+    high: float | None
+    upper: float | None
+    images: int
+    ratio: float
+    images_per_s: float | None
+    memory_mb: float | None
+    command: str
+    commit: str
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        return self.encoding, self.seed, self.test, self.height, self.width, self.scaling, self.temperature
+
+
+@dataclass(frozen=True)
+class Run:
+    folder: Path
+    rows: list[Row]
+    config: dict[str, Any]
+    trained: list[dict[str, Any]]
+
+
+COLUMNS = [field.name for field in fields(Row)]
+COUNT, SHARE, AMOUNT = (int, 1, 10**15), (float, 0, 1), (float, 0, 1e15)
+NUMBERS: dict[str, tuple[type[int] | type[float], float, float]] = {
+    **dict.fromkeys(("height", "width", "images"), COUNT),
+    **dict.fromkeys(("accuracy", "low", "high", "upper"), SHARE),
+    **dict.fromkeys(("images_per_s", "memory_mb"), AMOUNT),
+    "seed": (int, 0, 2**63),
+    "ratio": (float, 0.001, 1e6),
+}
+MAY_BE_EMPTY = "low", "high", "upper", "images_per_s", "memory_mb", "command", "commit"
+
+
+def read_field(name: str, text: str) -> str | float | None:
+    if not text.strip():
+        if name not in MAY_BE_EMPTY:
+            raise ValueError(f"{name} is empty: give a value")
+        return None if name in NUMBERS else text
+    if name == "test" and text not in TESTS:
+        raise ValueError(f"test {text!r}: choose one of {', '.join(TESTS)}")
+    if name not in NUMBERS:
+        return text
+    kind, least, most = NUMBERS[name]
+    try:
+        value = kind(text)
+    except ValueError:
+        value = math.nan
+    if not least <= value <= most:
+        raise ValueError(f"{name} {text!r}: give a {'whole ' if kind is int else ''}number from {least} to {most:g}")
+    return value
+
+
+def read_rows(path: Path) -> list[Row]:
+    """The measurements of one CSV file. ValueError names the file, the line and the mend."""
+    if not path.is_file():
+        raise ValueError(f"{path} is missing: run the study first, or check the name")
+    rows = []
+    with path.open(encoding="utf-8", newline="") as file:
+        lines = csv.DictReader(file, restkey="", restval=None)
+        if missing := [name for name in COLUMNS if name not in (lines.fieldnames or ())]:
+            raise ValueError(f"{path} lacks {', '.join(missing)}: its first line must be {','.join(COLUMNS)}")
+        for line in lines:
+            if None in line.values() or "" in line:
+                raise ValueError(f"{path} line {lines.line_num} has not as many fields as the header: mend or remove it")
+            try:
+                rows.append(Row(**{name: read_field(name, line[name]) for name in COLUMNS}))
+            except ValueError as error:
+                raise ValueError(f"{path} line {lines.line_num}: {error}") from None
+    if not rows:
+        raise ValueError(f"{path} has no rows: run the study first")
+    return rows
+
+
+def read_json(text: str, where: str) -> dict[str, Any]:
+    try:
+        value = json.loads(text, parse_constant=str)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"{where} is not JSON ({error}): mend or remove it") from None
+    if not isinstance(value, dict):
+        raise ValueError(f"{where} is not a JSON object: mend or remove it")
+    return value
+
+
+def read_run(folder: Path) -> Run:
+    """The rows (sequence.csv after rows.csv), and the configuration and training facts where there are any."""
+    if not folder.is_dir():
+        raise ValueError(f"{folder} is not a folder: give the folder of a run, such as runs/NAME")
+    config, log, sequence = folder / "config.json", folder / "log.jsonl", folder / "sequence.csv"
+    rows = read_rows(folder / "rows.csv") + (read_rows(sequence) if sequence.exists() else [])
+    settings = read_json(config.read_text("utf-8"), str(config)) if config.exists() else {}
+    lines = log.read_text("utf-8").splitlines() if log.exists() else []
+    events = [read_json(line, f"{log} line {i}") for i, line in enumerate(lines, 1) if line.strip()]
+    return Run(folder, rows, {"name": folder.name, **settings}, [event for event in events if event.get("event") == "trained"])
+
+
+def join(runs: Sequence[Run]) -> list[Row]:
+    """All rows. The same measurement twice with two results, or runs of two tasks, cannot be averaged: ValueError."""
+    if not runs:
+        raise ValueError("no run folder given: name at least one, such as runs/NAME")
+    for name in ("classes", "chance", "train_size"):
+        values = {json.dumps(run.config[name]): run.folder for run in runs if name in run.config}
+        if len(values) > 1:
+            (one, first), (two, second) = list(values.items())[:2]
+            raise ValueError(f"{name} is {one} in {first} and {two} in {second}: report on runs of different tasks one by one")
+    found: dict[tuple[Any, ...], tuple[Row, Path]] = {}
+    for run in runs:
+        for row in run.rows:
+            kept, folder = found.setdefault(row.key, (row, run.folder))
+            if kept != row:
+                what = f"{row.encoding} seed {row.seed} {row.test} {row.height}x{row.width} {row.scaling} {row.temperature}"
+                raise ValueError(f"{what} is measured twice, in {folder} and {run.folder}: keep one of the two rows")
+    rows = [row for row, _ in found.values()]
+    if all(row.test == "sequence" for row in rows):
+        raise ValueError(f"{runs[0].folder}/rows.csv has neither zoom nor canvas rows: nothing to draw")
+    return rows
+
+
+def chance_of(runs: Sequence[Run]) -> float | None:
+    chance = next((run.config["chance"] for run in runs if "chance" in run.config), None)
+    if chance is not None and not (isinstance(chance, int | float) and 0 <= chance <= 1):
+        raise ValueError(f"chance {chance!r} in config.json: give a number from 0 to 1")
+    return chance

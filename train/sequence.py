@@ -1,0 +1,242 @@
+"""One plain sequence beside the images: a 1-D task trained at 512 tokens and tested at 512 and 1,024.
+
+python -m train.sequence --encodings none learned sinusoidal axial --scalings none pi ntk yarn
+
+The target at each position is the token `shift` places back, of a row of random tokens. Nothing but positions helps: without
+them the chance is one in `vocabulary`. What is read is a relative distance of a few tokens, at every place of the row; it asks
+nothing of long distances, and the score is over the whole row, its first half included.
+"""
+
+import functools
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import timm.optim.muon
+import torch
+import tyro
+from rich.console import Console
+from rich.table import Table
+from timm.models.vision_transformer import Block
+from timm.optim import create_optimizer_v2
+from torch import Tensor, nn
+
+from rope_nd.absolute import Learned, Sinusoidal
+from rope_nd.freqs import FAMILIES
+from rope_nd.positions import grid, sizes
+from rope_nd.registry import Host, make
+from rope_nd.rope import RoPE
+from rope_nd.scaling import temperature as score_factor
+from rope_nd.wrapping import Where, WrappedAttention
+
+STRETCHES = "none", "pi", "ntk", "dynamic_ntk", "yarn", "llama3"  # all the same up to the trained length
+
+
+@dataclass(frozen=True)
+class SequenceTask:
+    """What is trained and tested; the default is sized for one CPU core."""
+
+    tokens: int = 512
+    test_tokens: tuple[int, ...] = (512, 1024)
+    test_sequences: int = 64
+    vocabulary: int = 16
+    shift: int = 3
+    dim: int = 32
+    depth: int = 2
+    heads: int = 1
+    batch: int = 8
+    steps: int = 300
+    lr: float = 1e-2
+    weight_decay: float = 0.05
+    theta: float = 10000.0
+
+    def __post_init__(self) -> None:
+        for name in ("vocabulary", "shift", "depth", "heads", "batch", "steps", "test_sequences"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name}={getattr(self, name)}: give a whole number of at least 1")
+        if short := [n for n in (self.tokens, *self.test_tokens) if n <= self.shift]:
+            raise ValueError(f"{short[0]} tokens with shift={self.shift}: no position has a target, give more than {self.shift}")
+        if self.dim % self.heads:
+            raise ValueError(f"dim={self.dim}, heads={self.heads}: the one must be a multiple of the other")
+
+
+def draw(task: SequenceTask, seed: int, step: int, tokens: int, count: int) -> Tensor:
+    """Rows of random tokens `[count, tokens]`, a function of its arguments; step -1 is the test."""
+    numbers = np.random.default_rng((seed, tokens, step + 1)).integers(task.vocabulary, size=(count, tokens))
+    return torch.from_numpy(numbers)
+
+
+def pairs(logits: Tensor, rows: Tensor, shift: int) -> tuple[Tensor, Tensor]:
+    """Logits `[B, N, V]` of the positions that have a target, and the targets `[B, N - shift]`: the tokens `shift` places back."""
+    return logits[:, shift:], rows[:, :-shift]
+
+
+class Reader(nn.Module):
+    """A tiny transformer over tokens: `[B, N]` -> logits `[B, N, vocabulary]`, at any length.
+
+    Scaling and temperature hold no weights: a model built with others takes the same state dict.
+    """
+
+    def __init__(self, encoding: str, task: SequenceTask, *, scaling: str = "none", temperature: str = "none") -> None:
+        super().__init__()
+        self.trained = (task.tokens,)
+        self.temperature = None if temperature == "none" else temperature
+        host = Host(task.dim, task.heads, task.dim // task.heads, task.depth, self.trained, prefix_tokens=0)
+        options: dict[str, Any] = {"scaling": scaling}
+        if encoding in FAMILIES:
+            options |= {"theta": task.theta, "temperature": self.temperature}
+        self.encoding = make(encoding, 1, host, **options)
+        self.embed = nn.Embedding(task.vocabulary, task.dim)
+        self.blocks = nn.ModuleList(Block(task.dim, task.heads, qkv_bias=True) for _ in range(task.depth))
+        for block in self.blocks:
+            block.attn.__class__ = WrappedAttention
+        self.norm = nn.LayerNorm(task.dim)
+        self.head = nn.Linear(task.dim, task.vocabulary)
+
+    def forward(self, rows: Tensor) -> Tensor:
+        extent = (rows.shape[1],)
+        tokens = self.embed(rows)  # [B, N, C]
+        if isinstance(self.encoding, (Sinusoidal, Learned)):
+            tokens = tokens + self.encoding(grid(*extent, device=rows.device), extent)
+        for block, where in zip(self.blocks, self._where(extent, rows.device)):
+            tokens = block(tokens, where)
+        return self.head(self.norm(tokens))
+
+    def no_weight_decay(self) -> set[str]:
+        return {"embed.weight", *(name for name, _ in self.named_parameters() if name.startswith("encoding."))}
+
+    def _where(self, extent: tuple[int], device: torch.device) -> list[Where]:
+        """What each block is told of positions."""
+        ropes = self.encoding if isinstance(self.encoding, nn.ModuleList) else [self.encoding]
+        wheres = [Where(rotation=rope.at(*extent)) for rope in ropes if isinstance(rope, RoPE)]
+        if not wheres:
+            kind, trained = self.temperature, sizes(self.trained, device)
+            wheres = [Where(temperature=None if kind is None else score_factor(kind, sizes(extent, device), trained))]
+        return wheres if len(wheres) > 1 else wheres * len(self.blocks)
+
+
+def optimizer(model: nn.Module, opt: str, lr: float, weight_decay: float) -> torch.optim.Optimizer:
+    """SWAP for train.engine.optimizer: Muon with its Newton-Schulz in float32, since bfloat16 is slow on CPUs."""
+    if not isinstance(timm.optim.muon.zeropower_via_newtonschulz, functools.partial):
+        exact = functools.partial(timm.optim.muon.zeropower_via_newtonschulz, dtype=torch.float32)
+        timm.optim.muon.zeropower_via_newtonschulz = exact
+    return create_optimizer_v2(model, opt=opt, lr=lr, weight_decay=weight_decay, fallback_no_weight_decay=True)
+
+
+def pace(step: int, steps: int) -> float:
+    """Share of the learning rate: a short warm-up, then half a cosine down."""
+    return min(1.0, (step + 1) / max(1, steps // 20)) * (1 + math.cos(math.pi * step / steps)) / 2
+
+
+def fit(encoding: str, task: SequenceTask, seed: int, report: Callable[[dict[str, Any]], None] | None = None) -> Reader:
+    """A trained model. `report` hears about the loss (mean since the last word) ten times."""
+    torch.manual_seed(seed)
+    model = Reader(encoding, task)
+    optimize = optimizer(model, "muon", task.lr, task.weight_decay)
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimize, lambda step: pace(step, task.steps))
+    started, losses = time.perf_counter(), []
+    for step in range(task.steps):
+        rows = draw(task, seed, step, task.tokens, task.batch)
+        logits, targets = pairs(model(rows), rows, task.shift)
+        loss = nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten())
+        optimize.zero_grad()
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimize.step()
+        schedule.step()
+        losses.append(loss.item())
+        if report and (step + 1) * 10 // task.steps > step * 10 // task.steps:
+            facts = {"step": step + 1, "steps": task.steps, "loss": float(np.mean(losses))}
+            report({"event": "sequence", "encoding": encoding, "seed": seed, **facts, "seconds": time.perf_counter() - started})
+            losses.clear()
+    return model
+
+
+@torch.inference_mode()
+def measure(model: Reader, task: SequenceTask, seed: int, tokens: int) -> dict[str, float]:
+    """Accuracy over all scored positions, with the 95 % bootstrap interval over sequences."""
+    right = []
+    for rows in draw(task, seed, -1, tokens, task.test_sequences).split(task.batch):
+        logits, targets = pairs(model(rows), rows, task.shift)
+        right.append((logits.argmax(-1) == targets).double().mean(-1))  # [B]
+    shares = torch.cat(right).numpy()
+    picks = np.random.default_rng(seed).integers(len(shares), size=(2000, len(shares)))
+    low, high = np.quantile(shares[picks].mean(-1), (0.025, 0.975))
+    return {"accuracy": float(shares.mean()), "low": float(low), "high": float(high)}
+
+
+def rules(encoding: str, scalings: Sequence[str]) -> Sequence[str]:
+    """The scalings that apply: none without positions, a stretched table for learned ones."""
+    return {"none": ("none",), "learned": ("pi",)}.get(encoding, tuple(dict.fromkeys(scalings)))
+
+
+def run(
+    encoding: str,
+    task: SequenceTask,
+    *,
+    scalings: Sequence[str] = ("none",),
+    temperatures: Sequence[str] = ("none",),
+    seed: int = 0,
+    report: Callable[[dict[str, Any]], None] | None = None,
+) -> list[dict[str, Any]]:
+    """Train one model, test it at each length under each scaling and temperature: one row a measurement.
+
+    The global random state is left as it was. ValueError for names that rope_nd does not know.
+    """
+    choices = [(scaling, temperature) for scaling in rules(encoding, scalings) for temperature in dict.fromkeys(temperatures)]
+    for scaling, temperature in choices:
+        Reader(encoding, task, scaling=scaling, temperature=temperature)  # a wrong name fails before the training
+    with torch.random.fork_rng(devices=[]):
+        weights = fit(encoding, task, seed, report).state_dict()
+        found: dict[tuple[object, ...], dict[str, float]] = {}
+        rows = []
+        for tokens in task.test_tokens:
+            for scaling, temperature in choices:
+                same = tokens <= task.tokens and scaling in STRETCHES
+                key = (tokens, "none" if same else scaling, "none" if tokens <= task.tokens else temperature)
+                if key not in found:
+                    model = Reader(encoding, task, scaling=scaling, temperature=temperature)
+                    model.load_state_dict(weights)
+                    found[key] = measure(model.eval(), task, seed, tokens)
+                where = {"encoding": encoding, "seed": seed, "test": "sequence", "height": 1, "width": tokens}
+                how = {"scaling": scaling, "temperature": temperature, **found[key]}
+                rows.append({**where, **how, "images": task.test_sequences, "ratio": tokens / task.tokens})
+    return rows
+
+
+def show(rows: Sequence[dict[str, Any]]) -> Table:
+    """Accuracy in % with its interval, a column a length."""
+    widths = list(dict.fromkeys(row["width"] for row in rows))
+    table = Table("encoding", "scaling", "temperature", *(f"{width} tokens" for width in widths))
+    cells: dict[tuple[str, str, str], dict[int, str]] = {}
+    for row in rows:
+        text = f"{100 * row['accuracy']:.1f} [{100 * row['low']:.1f}, {100 * row['high']:.1f}]"
+        cells.setdefault((row["encoding"], row["scaling"], row["temperature"]), {})[row["width"]] = text
+    for names, texts in cells.items():
+        table.add_row(*names, *(texts.get(width, "") for width in widths))
+    return table
+
+
+def main(
+    encodings: tuple[str, ...] = ("none", "learned", "sinusoidal", "axial"),
+    scalings: tuple[str, ...] = ("none", "pi", "ntk", "yarn"),
+    temperatures: tuple[str, ...] = ("none",),
+    seed: int = 0,
+    threads: int = 1,
+    task: SequenceTask = SequenceTask(),
+) -> None:
+    """Train one model an encoding and print its accuracy at each length."""
+    torch.set_num_threads(threads)
+    console, rows = Console(), []
+    for encoding in encodings:
+        started = time.process_time()
+        rows += run(encoding, task, scalings=scalings, temperatures=temperatures, seed=seed)
+        console.print(f"{encoding}: {time.process_time() - started:.1f} s of CPU time")
+    console.print(show(rows))
+
+
+if __name__ == "__main__":
+    tyro.cli(main)

@@ -1,0 +1,81 @@
+"""What a study is: encodings × seeds, trained alike, measured at growing sizes under each scaling and temperature."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import importlib.util
+import pkgutil
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import ModuleType
+
+from rope_nd import list_encodings
+from rope_nd._check import choose
+from train import recipes
+from train.config import Config
+from train.sequence import SequenceTask
+
+Size = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Study:
+    """A recipe's `STUDY`."""
+
+    base: Config
+    encodings: tuple[str, ...]
+    seeds: tuple[int, ...] = (0,)
+    ratios: tuple[float, ...] = (1, 1.5, 2, 3, 4, 8)
+    scalings: tuple[str, ...] = ("none", "pi", "ntk", "yarn")
+    temperatures: tuple[str, ...] = ("none",)
+    samples: int = 2000
+    """Test pictures at sizes up to four times the training size."""
+    samples_beyond: int = 500
+    """Test pictures above that."""
+    sequence: SequenceTask | None = field(default_factory=SequenceTask)
+
+    @property
+    def sizes(self) -> list[Size]:
+        """Test sizes in pixels: whole patches, nearest to each ratio."""
+        height, width = self.base.size
+        return [(round(height * r), round(width * r)) for r in self.ratios]
+
+    @property
+    def counts(self) -> list[int]:
+        """Test pictures at each size."""
+        return [self.samples if r <= 4 else self.samples_beyond for r in self.ratios]
+
+    def models(self) -> list[Config]:
+        """One config a model, seed by seed, so that models of a seed share their training pictures."""
+        return [dataclasses.replace(self.base, encoding=encoding, seed=seed) for seed in self.seeds for encoding in self.encodings]
+
+
+def names() -> list[str]:
+    """The recipes that come with the project."""
+    return sorted(module.name for module in pkgutil.iter_modules(recipes.__path__))
+
+
+def load(recipe: str) -> tuple[Study, str]:
+    """A recipe by name or file, and its claim."""
+    if recipe.endswith(".py"):
+        path = Path(recipe)
+        if not path.is_file():
+            raise ValueError(f"{recipe}: there is no such recipe file")
+        spec = importlib.util.spec_from_file_location(path.stem, path)
+        module: ModuleType = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+    else:
+        module = importlib.import_module(f"train.recipes.{choose('recipe', recipe, names())}")
+    if not isinstance(getattr(module, "STUDY", None), Study):
+        raise ValueError(f"{recipe}: a recipe must define STUDY = Study(...)")
+    return module.STUDY, (module.__doc__ or "").strip()
+
+
+def adapt(study: Study, encodings: tuple[str, ...], seeds: tuple[int, ...], steps: int | None) -> Study:
+    """The study with what the command line changes; `all` stands for every encoding."""
+    chosen = tuple(list_encodings()) if encodings == ("all",) else encodings
+    for name in chosen:
+        choose("encoding", name, ["timm", *list_encodings()])
+    base = study.base if steps is None else dataclasses.replace(study.base, steps=steps)
+    return dataclasses.replace(study, base=base, encodings=chosen or study.encodings, seeds=seeds or study.seeds)
