@@ -82,11 +82,12 @@ class Learned(nn.Module):
 
     def forward(self, positions: Tensor, extent: tuple[int, ...] | None = None) -> Tensor:
         """`[N, A]` -> `[N, C]`, `[B, N, A]` -> `[B, N, C]`; positions in tokens of the grid `extent`."""
-        points = as_positions(positions, len(self.extent)).to(self.table.dtype)
+        kind = torch.promote_types(self.table.dtype, torch.float32)  # bfloat16 cannot tell entry 257 from 256
+        points = as_positions(positions, len(self.extent)).to(kind)
         size = extent if self.stretch and extent is not None else self.extent
-        ratio = torch.stack([torch.scalar_tensor(t, device=points.device) / n for t, n in zip(self.extent, size)])
+        ratio = torch.stack([torch.scalar_tensor(t, dtype=kind, device=points.device) / n for t, n in zip(self.extent, size)])
         at = (points + 0.5) * ratio - 0.5  # [.., N, A], in entries of the table
-        code = self.table
+        code = self.table.to(kind)
         for axis, count in enumerate(self.extent):
             weights = self._weights(at[..., axis], count)  # [.., N, T_a]
             if axis == 0:
@@ -94,7 +95,7 @@ class Learned(nn.Module):
             else:
                 rest = code.shape[weights.ndim :]  # the sizes of later axes, and C
                 code = torch.einsum("...t,...tc->...c", weights, code.flatten(weights.ndim)).unflatten(-1, rest)
-        return code
+        return code.to(self.table.dtype)
 
     def at(self, *extent: int) -> Tensor:
         """Codes of a token grid `[N, C]`."""

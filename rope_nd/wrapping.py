@@ -1,8 +1,8 @@
 """`wrap`: give a timm transformer the position encoding asked for, at any height and width, without touching timm's code.
 
-The model keeps its modules and keys; its class and its attentions' class are exchanged for subclasses below. What a block
-must know of positions (`Where`) is handed down explicitly, in the place of timm's `attn_mask` argument, so that threads,
-several resolutions in flight and gradient checkpointing cannot mix it up.
+The model keeps its modules and keys; its class and those of its attentions and patch embedding are exchanged for subclasses
+below. What a block must know of positions (`Where`) is handed down explicitly, in the place of timm's `attn_mask` argument, so
+that threads, several resolutions in flight and gradient checkpointing cannot mix it up.
 """
 
 from __future__ import annotations
@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from timm.layers.attention import Attention
+from timm.layers.attention import Attention, resolve_self_attn_mask
 from timm.layers.patch_dropout import patch_dropout_forward
+from timm.layers.patch_embed import PatchEmbed
 from timm.layers.pos_embed import resample_abs_pos_embed
 from timm.models._features import feature_take_indices
 from timm.models._manipulate import checkpoint
@@ -61,13 +62,21 @@ class WrappedAttention(Attention):
             out = nn.functional.scaled_dot_product_attention(q, k, v, where.mask, drop, is_causal=where.is_causal)
         else:
             scores = (q * self.scale) @ k.mT
-            if where.mask is not None:
-                scores = scores + where.mask
-            if where.is_causal:
-                scores = scores + scores.new_full((tokens, tokens), float("-inf")).triu(1)
+            bias = resolve_self_attn_mask(tokens, scores, where.mask, where.is_causal)
+            scores = scores if bias is None else scores + bias
             out = self.attn_drop(scores.softmax(dim=-1)) @ v
         out = self.norm(out.transpose(1, 2).reshape(batch, tokens, self.attn_dim))
         return self.proj_drop(self.proj(out if gate is None else out * gate))
+
+
+class WrappedPatchEmbed(PatchEmbed):
+    """timm's PatchEmbed without its own checks, which format symbolic sizes: a graph would hold for one size only."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.dynamic_img_pad:
+            height, width = (-s % p for s, p in zip(x.shape[-2:], self.patch_size))
+            x = nn.functional.pad(x, (0, width, 0, height))
+        return self.norm(self.proj(x).flatten(2).mT)  # [B, N, C]
 
 
 @dataclass
@@ -91,7 +100,7 @@ class WrappedVisionTransformer(VisionTransformer):
 
     def forward_features(self, x: Tensor, attn_mask: Tensor | None = None, is_causal: bool = False) -> Tensor:
         """`[B, C, H, W]` -> tokens `[B, prefix + N, D]`."""
-        tokens, wheres, _ = self._start(x, attn_mask, is_causal)
+        tokens, wheres, _ = self.start(x, attn_mask, is_causal)
         for block, where in zip(self.blocks, wheres):
             tokens = self._block(block, tokens, where)
         return self.norm(tokens)
@@ -112,7 +121,7 @@ class WrappedVisionTransformer(VisionTransformer):
         """As timm's: the outputs of the chosen blocks, and the final features."""
         choose("output_fmt", output_fmt, ("NCHW", "NLC"))
         taken, last = feature_take_indices(len(self.blocks), indices)
-        tokens, wheres, extent = self._start(x, attn_mask, is_causal, drop=False)
+        tokens, wheres, extent = self.start(x, attn_mask, is_causal, drop=False)
         outputs = []
         for i, (block, where) in enumerate(zip(self.blocks[: last + 1] if stop_early else self.blocks, wheres)):
             tokens = self._block(block, tokens, where)
@@ -134,8 +143,8 @@ class WrappedVisionTransformer(VisionTransformer):
         """timm's names, and those of learned position parameters."""
         return {*super().no_weight_decay(), *(f"encoding.{n}" for n in _undecayed(self.encoding))}
 
-    def _start(
-        self, x: Tensor, mask: Tensor | None, is_causal: bool, drop: bool = True
+    def start(
+        self, x: Tensor, mask: Tensor | None = None, is_causal: bool = False, drop: bool = True
     ) -> tuple[Tensor, Sequence[Where], tuple[int, int]]:
         """Tokens ready for the first block, what each block is told of positions, and the token grid."""
         extent = self._extent(x)
@@ -155,7 +164,7 @@ class WrappedVisionTransformer(VisionTransformer):
         """The token grid of an image batch; sizes that would lose pixels are refused."""
         if x.ndim != 4:
             raise ValueError(f"input of shape {list(x.shape)}: expected [B, C, H, W]")
-        size, patch = tuple(x.shape[-2:]), self.patch_embed.patch_size
+        size, patch = tuple(x.shape[-2:]), self.patch_embed.feat_ratio(as_scalar=False)
         if not self.patch_embed.dynamic_img_pad and any(s % p for s, p in zip(size, patch)):
             near = "x".join(str(max(1, round(s / p)) * p) for s, p in zip(size, patch))
             raise ValueError(f"input of {size[0]}x{size[1]} is no multiple of the patch {patch[0]}x{patch[1]}: resize to {near}")
@@ -164,7 +173,7 @@ class WrappedVisionTransformer(VisionTransformer):
 
     def _points(self, extent: tuple[int, int], batch: int) -> Tensor:
         """Coordinates of the patch tokens `[N, A]`, augmented per sample in training `[B, N, A]`."""
-        rope = self._rope()
+        rope = self.encoding.table if isinstance(self.encoding, Sinusoidal) else self._rope()
         points = grid(*extent, device=self.patch_embed.proj.weight.device) if rope is None else rope.positions(*extent)
         return augment(points, batch=batch, **self.wrapped.augment) if self.training and self.wrapped.augment else points
 
@@ -245,14 +254,19 @@ def wrap(
         attention = vit.blocks[0].attn
         host = Host(vit.embed_dim, attention.num_heads, attention.head_dim, len(vit.blocks), extent, vit.num_prefix_tokens)
         module = make(encoding, axes, host, scaling=scaling, **options)
-    elif options or scaling is not None:
-        raise ValueError(f"encoding is a module: scaling={scaling!r} and {sorted(options)} must be given to it")
     else:
+        options |= {"scaling": scaling, "strength": None if strength == 1.0 else strength}
+        options |= {"temperature": temperature if isinstance(encoding, RoPE) else None}
+        given = ", ".join(f"{name}={value!r}" for name, value in options.items() if value is not None)
+        if given:
+            raise ValueError(f"encoding is a module: {given} must be given to it")
         module = encoding
     learns, strict = vit.pos_embed is not None and vit.pos_embed.requires_grad, vit.patch_embed.strict_img_size
     vit.__class__ = WrappedVisionTransformer
     for block in vit.blocks:
         block.attn.__class__ = WrappedAttention
+    if type(vit.patch_embed) is PatchEmbed:
+        vit.patch_embed.__class__ = WrappedPatchEmbed
     vit.wrapped = Settings(axes, extent, keep_pos_embed, temperature, dict(augment or {}), learns, strict)
     vit.encoding = module
     vit.patch_embed.strict_img_size = False
@@ -269,6 +283,8 @@ def unwrap(model: nn.Module) -> nn.Module:
     model.__class__ = VisionTransformer  # type: ignore[assignment]
     for block in model.blocks:
         block.attn.__class__ = Attention
+    if type(model.patch_embed) is WrappedPatchEmbed:
+        model.patch_embed.__class__ = PatchEmbed
     if model.pos_embed is not None:
         model.pos_embed.requires_grad_(settings.pos_embed_learns)
     model.patch_embed.strict_img_size = settings.strict_img_size
@@ -283,8 +299,9 @@ def _check_classes(model: nn.Module, axes: int) -> Any:
     if type(model) is not VisionTransformer:
         raise ValueError(f"wrap does not know {type(model).__name__}: it takes timm's VisionTransformer so far")
     for block in model.blocks:
-        if type(block) is not Block or type(block.attn) is not Attention:
-            found = f"{type(block).__name__} with {type(block.attn).__name__}"
+        attention = getattr(block, "attn", None)  # parallel blocks have none
+        if type(block) is not Block or type(attention) is not Attention:
+            found = type(block).__name__ + ("" if attention is None else f" with {type(attention).__name__}")
             raise ValueError(f"wrap does not know {found}: it takes Block with Attention")
     if axes != 2:
         raise ValueError(f"axes={axes}: image models have 2")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import functools
+import hashlib
 import os
 import resource
 import time
@@ -19,6 +20,7 @@ from rich.table import Table
 from torch import Tensor, nn
 
 from rope_nd.scaling import RULES
+from rope_nd.wrapping import WrappedVisionTransformer
 from train import cli
 from train.config import Config
 from train.data import Drawn, glyphs, loader, pictures
@@ -26,6 +28,7 @@ from train.modelling import load, normalise
 from train.rows import COLUMNS, Row
 
 Size = tuple[int, int]
+Rule = tuple[str, str]  # a scaling and a temperature
 TOKENS = 8192  # a batch holds about this many tokens, at every size
 
 
@@ -91,56 +94,54 @@ def interval(right: Tensor, groups: Tensor, draws: int = 1000) -> tuple[float, f
     return float(low), float(high)
 
 
-def applies(encoding: str, scaling: str) -> bool:
-    """Whether a rule means anything for an encoding: tables can only be stretched, and no positions not at all."""
-    return scaling in {"none": ("none",), "timm": ("pi",), "learned": ("none", "pi")}.get(encoding, ("none", *RULES))
-
-
-def plain(encoding: str) -> str:
-    """What an encoding does at other sizes by itself."""
-    return "pi" if encoding == "timm" else "none"
+def usable(encoding: str, rules: Iterable[Rule]) -> list[Rule]:
+    """The rules that mean anything for an encoding: tables can only be stretched, no positions not at all, timm is left alone."""
+    scalings = {"none": ("none",), "timm": ("none",), "learned": ("none", "pi")}.get(encoding, ("none", *RULES))
+    return [(s, t) for s, t in rules if s in scalings and (encoding != "timm" or t == "none")]
 
 
 def measure(
-    checkpoint: Path,
-    sizes: Sequence[Size],
-    *,
-    tests: Sequence[str],
-    scalings: Sequence[str] = ("none",),
-    temperatures: Sequence[str] = ("none",),
-    samples: Iterable[int],
-    facts: dict[str, str],
-    done: frozenset[tuple[Any, ...]] = frozenset(),
+    checkpoint: Path, tests: Sequence[str], sizes: Sequence[tuple[Size, int]], rules: Sequence[Rule], facts: dict[str, str]
 ) -> Iterator[Row]:
-    """Rows of one checkpoint: sizes × tests × scalings × temperatures. At the training size all rules are one, measured once."""
-    _, config = load(checkpoint)
-    known: dict[tuple[str, Size], dict[str, Any]] = {}
+    """Rows of one checkpoint: tests × (size, number of pictures) × (scaling, temperature).
+
+    Rules that lead to the same tables (all of them at the training size) give the same numbers, and are run once.
+    """
     for test in tests:
-        for size, count in zip(sizes, samples):
-            trained = size == config.size
-            for scaling in scalings:
-                for temperature in temperatures:
-                    if not applies(config.encoding, scaling) or (config.encoding == "timm" and temperature != "none"):
-                        continue
-                    base = {"encoding": config.encoding, "seed": config.seed, "test": test, "height": size[0], "width": size[1]}
-                    key = (*base.values(), scaling, temperature)
-                    if key in done:
-                        continue
-                    numbers = known.get((test, size)) or _numbers(checkpoint, test, size, count, scaling, temperature)
-                    if trained:
-                        known[test, size] = numbers
-                    yield Row(**base, scaling=scaling, temperature=temperature, ratio=size[0] / config.size[0], **numbers, **facts)
+        for size, samples in sizes:
+            known: dict[bytes, dict[str, Any]] = {}
+            for scaling, temperature in rules:
+                model, config = load(checkpoint, scaling=scaling, temperature=temperature)
+                key = fingerprint(model, size)
+                if key not in known:
+                    known[key] = _numbers(model, config, checkpoint, test, size, samples)
+                what = {"encoding": config.encoding, "seed": config.seed, "test": test, "height": size[0], "width": size[1]}
+                rule = {"scaling": scaling, "temperature": temperature, "ratio": size[0] / config.size[0]}
+                yield Row(**what, **rule, **known[key], **facts)
 
 
-def _numbers(checkpoint: Path, test: str, size: Size, samples: int, scaling: str, temperature: str) -> dict[str, Any]:
-    model, config = load(checkpoint, scaling=scaling, temperature=temperature)
+@torch.inference_mode()
+def fingerprint(model: nn.Module, size: Size) -> bytes:
+    """What a model does with positions at a size, as a digest: codes, tables and score factors."""
+    if not isinstance(model, WrappedVisionTransformer):
+        return b"timm"
+    tokens, wheres, _ = model.eval().start(torch.zeros(1, model.in_chans, *size))
+    tables = [tokens, *(where.temperature for where in wheres)]
+    for turn in (where.rotation for where in wheres if where.rotation is not None):
+        tables += [turn.cos, turn.sin, turn.temperature]
+    digest = hashlib.sha256()
+    for table in tables:
+        digest.update(b"1" if table is None else table.float().numpy().tobytes())
+    return digest.digest()
+
+
+def _numbers(model: nn.Module, config: Config, checkpoint: Path, test: str, size: Size, samples: int) -> dict[str, Any]:
     data, groups = test_set(config, test, size, samples)
     result = score(model, data, config)
     low, high = interval(result.right, groups)
     upper = None
     if test == "canvas":
-        bare, _ = load(checkpoint)
-        upper = score(bare, test_set(config, test, size, samples, crop=True)[0], config).accuracy
+        upper = _on_crops(checkpoint, size, samples)
     return {
         "accuracy": result.accuracy,
         "low": low,
@@ -150,6 +151,13 @@ def _numbers(checkpoint: Path, test: str, size: Size, samples: int, scaling: str
         "images_per_s": round(len(result.right) / result.seconds, 1),
         "memory_mb": round(result.memory_mb, 1),
     }
+
+
+@functools.lru_cache(maxsize=32)
+def _on_crops(checkpoint: Path, size: Size, samples: int) -> float:
+    """The upper bound on the canvas: the same model, at its training size, on the true crop of the same pictures."""
+    model, config = load(checkpoint)
+    return score(model, test_set(config, "canvas", size, samples, crop=True)[0], config).accuracy
 
 
 def write_rows(path: Path, rows: Sequence[Row]) -> None:
@@ -194,9 +202,9 @@ def main(
     if config.threads:
         torch.set_num_threads(config.threads)
     for name in scaling:
-        if not applies(config.encoding, name):
-            usable = [rule for rule in ("none", *RULES) if applies(config.encoding, rule)]
-            raise ValueError(f"scaling {name!r} means nothing for encoding {config.encoding!r}: choose from {', '.join(usable)}")
+        if not usable(config.encoding, [(name, "none")]):
+            known = [s for s, _ in usable(config.encoding, [(s, "none") for s in ("none", *RULES)])]
+            raise ValueError(f"scaling {name!r} means nothing for encoding {config.encoding!r}: choose from {', '.join(known)}")
     chosen = [parse_size(text) for text in sizes] or [config.size]
     patch = model.patch_embed.patch_size
     for height, width in chosen:
@@ -206,9 +214,8 @@ def main(
     count = samples or config.val_samples
     columns = ("test", "size", "scaling", "temperature", "accuracy", "95 %", "images/s", "MB")
     table = Table(*columns, title=f"{checkpoint}: {config.encoding}")
-    options: dict[str, Any] = {"tests": tests, "scalings": scaling, "temperatures": temperature, "facts": cli.facts()}
-    rows = []
-    for row in measure(checkpoint, chosen, samples=[count] * len(chosen), **options):
+    rows, rules = [], [(name, factor) for name in scaling for factor in temperature]
+    for row in measure(checkpoint, tests, [(size, count) for size in chosen], rules, cli.facts()):
         rows.append(row)
         accuracy, bounds = f"{row.accuracy:.4f}", f"{row.low:.3f} to {row.high:.3f}"
         speed, memory = f"{row.images_per_s:.0f}", f"{row.memory_mb:.0f}"

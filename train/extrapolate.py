@@ -21,7 +21,7 @@ from train import cli, sequence
 from train.config import Config
 from train.data import glyphs
 from train.engine import Trainer
-from train.evaluate import measure, write_rows
+from train.evaluate import measure, usable, write_rows
 from train.report import print_table, report
 from train.rows import Row, read_rows
 from train.study import Study, adapt, load
@@ -115,8 +115,8 @@ def _model(folder: Path, facts: dict[str, str], tell: Callable[[Event], None], s
     if not (folder / "model.safetensors").exists():
         Trainer(config, folder, tell).fit()
     rows, tests = [], config.tests if config.dataset == "glyphs" else ("zoom",)
-    options: dict[str, Any] = {"scalings": study.scalings, "temperatures": study.temperatures, "facts": facts}
-    for row in measure(folder, study.sizes, tests=tests, samples=study.counts, **options):
+    rules = usable(config.encoding, study.rules)
+    for row in measure(folder, tests, study.sizes, rules, facts):
         rows.append(row)
         tell({"event": "row", "note": f"{row.test} ×{row.ratio:g} {row.scaling}: {100 * row.accuracy:.1f} %"})
     return rows
@@ -125,8 +125,9 @@ def _model(folder: Path, facts: dict[str, str], tell: Callable[[Event], None], s
 def _sequence(folder: Path, facts: dict[str, str], tell: Callable[[Event], None], study: Study, encoding: str) -> list[Row]:
     """The plain 1-D task for one encoding."""
     torch.set_num_threads(1)
-    task, options = study.sequence, {"scalings": study.scalings, "temperatures": study.temperatures, "report": tell}
-    found = [row for seed in study.seeds for row in sequence.run(encoding, task, seed=seed, **options)]
+    found = [
+        row for seed in study.seeds for row in sequence.run(encoding, study.sequence, rules=study.rules, seed=seed, report=tell)
+    ]
     return [Row(**{"upper": None, "images_per_s": None, "memory_mb": None, **row, **facts}) for row in found]
 
 
@@ -210,17 +211,17 @@ def _seconds(folder: Path) -> float:
 
 
 def _samples(study: Study, path: Path) -> None:
-    """A picture of what is shown at each size: training above, then both tests, at true pixels."""
+    """One picture at every size, each test in a row, at true pixels."""
     if study.base.dataset != "glyphs":
         return
-    gap, base = 8, study.base
-    width = sum(w + gap for _, w in study.sizes) + gap
-    sheet = Image.new("RGB", (width, gap + len(base.tests) * (gap + study.sizes[-1][0])), "white")
+    gap, base, sizes = 8, study.base, [size for size, _ in study.sizes]
+    tall = sizes[-1][0]
+    sheet = Image.new("RGB", (gap + sum(w + gap for _, w in sizes), gap + len(base.tests) * (gap + tall)), "white")
     for row, test in enumerate(base.tests):
         left = gap
-        for size in study.sizes:
+        for size in sizes:
             picture = glyphs(base, split="test", test=test, size=size, samples=20)[5][0]
-            sheet.paste(Image.fromarray(picture.permute(1, 2, 0).numpy()), (left, gap + row * (gap + study.sizes[-1][0])))
+            sheet.paste(Image.fromarray(picture.permute(1, 2, 0).numpy()), (left, gap + row * (gap + tall)))
             left += size[1] + gap
     sheet.save(path)
 

@@ -3,25 +3,33 @@
 python -m train.sequence --encodings none learned sinusoidal axial --scalings none pi ntk yarn
 
 The target at each position is the token `shift` places back, of a row of random tokens. Nothing but positions helps: without
-them the chance is one in `vocabulary`. What is read is a relative distance of a few tokens, at every place of the row; it asks
-nothing of long distances, and the score is over the whole row, its first half included.
+them the chance is one in `vocabulary` (a little more for counting which token of the row is the most frequent). What is read is
+a relative distance of a few tokens, at every place of the row; it asks nothing of long distances, and the score is over the
+whole row, so half of a row of twice the length is at trained positions.
+
+Accuracy in %, seed 0, one thread of a CPU, 13 to 17 s an encoding (other seeds: sinusoidal 79 and 82, rotary 99.8 or more):
+
+    encoding            512     1024 none   pi     ntk     yarn
+    none                7       6
+    learned             7                   6
+    sinusoidal          100     79          7      92      97
+    axial, mixed        100     100         6      100     100
+
+The learned table does not find the task in 160 steps (nor in 300), so its 1024 says nothing of stretching.
+Interpolation without fine-tuning halves every distance: the rotary model then mostly reads the token six places back.
 """
 
-import functools
+import itertools
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import timm.optim.muon
 import torch
-import tyro
-from rich.console import Console
 from rich.table import Table
 from timm.models.vision_transformer import Block
-from timm.optim import create_optimizer_v2
 from torch import Tensor, nn
 
 from rope_nd.absolute import Learned, Sinusoidal
@@ -29,8 +37,12 @@ from rope_nd.freqs import FAMILIES
 from rope_nd.positions import grid, sizes
 from rope_nd.registry import Host, make
 from rope_nd.rope import RoPE
+from rope_nd.scaling import check_temperature
 from rope_nd.scaling import temperature as score_factor
 from rope_nd.wrapping import Where, WrappedAttention
+from train import cli
+from train.engine import optimizer
+from train.evaluate import Rule, interval
 
 STRETCHES = "none", "pi", "ntk", "dynamic_ntk", "yarn", "llama3"  # all the same up to the trained length
 
@@ -41,15 +53,16 @@ class SequenceTask:
 
     tokens: int = 512
     test_tokens: tuple[int, ...] = (512, 1024)
-    test_sequences: int = 64
+    test_sequences: int = 32
     vocabulary: int = 16
     shift: int = 3
-    dim: int = 32
+    dim: int = 64
     depth: int = 2
     heads: int = 1
-    batch: int = 8
-    steps: int = 300
-    lr: float = 1e-2
+    batch: int = 4
+    steps: int = 160
+    opt: str = "muon"
+    lr: float = 2e-2
     weight_decay: float = 0.05
     theta: float = 10000.0
 
@@ -84,12 +97,14 @@ class Reader(nn.Module):
         super().__init__()
         self.trained = (task.tokens,)
         self.temperature = None if temperature == "none" else temperature
+        check_temperature(self.temperature)
         host = Host(task.dim, task.heads, task.dim // task.heads, task.depth, self.trained, prefix_tokens=0)
         options: dict[str, Any] = {"scaling": scaling}
         if encoding in FAMILIES:
             options |= {"theta": task.theta, "temperature": self.temperature}
         self.encoding = make(encoding, 1, host, **options)
         self.embed = nn.Embedding(task.vocabulary, task.dim)
+        nn.init.normal_(self.embed.weight, std=0.3)  # below the codes of an absolute encoding, which are not read otherwise
         self.blocks = nn.ModuleList(Block(task.dim, task.heads, qkv_bias=True) for _ in range(task.depth))
         for block in self.blocks:
             block.attn.__class__ = WrappedAttention
@@ -118,14 +133,6 @@ class Reader(nn.Module):
         return wheres if len(wheres) > 1 else wheres * len(self.blocks)
 
 
-def optimizer(model: nn.Module, opt: str, lr: float, weight_decay: float) -> torch.optim.Optimizer:
-    """SWAP for train.engine.optimizer: Muon with its Newton-Schulz in float32, since bfloat16 is slow on CPUs."""
-    if not isinstance(timm.optim.muon.zeropower_via_newtonschulz, functools.partial):
-        exact = functools.partial(timm.optim.muon.zeropower_via_newtonschulz, dtype=torch.float32)
-        timm.optim.muon.zeropower_via_newtonschulz = exact
-    return create_optimizer_v2(model, opt=opt, lr=lr, weight_decay=weight_decay, fallback_no_weight_decay=True)
-
-
 def pace(step: int, steps: int) -> float:
     """Share of the learning rate: a short warm-up, then half a cosine down."""
     return min(1.0, (step + 1) / max(1, steps // 20)) * (1 + math.cos(math.pi * step / steps)) / 2
@@ -135,7 +142,7 @@ def fit(encoding: str, task: SequenceTask, seed: int, report: Callable[[dict[str
     """A trained model. `report` hears about the loss (mean since the last word) ten times."""
     torch.manual_seed(seed)
     model = Reader(encoding, task)
-    optimize = optimizer(model, "muon", task.lr, task.weight_decay)
+    optimize = optimizer(model, task.opt, task.lr, task.weight_decay)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimize, lambda step: pace(step, task.steps))
     started, losses = time.perf_counter(), []
     for step in range(task.steps):
@@ -150,7 +157,7 @@ def fit(encoding: str, task: SequenceTask, seed: int, report: Callable[[dict[str
         losses.append(loss.item())
         if report and (step + 1) * 10 // task.steps > step * 10 // task.steps:
             facts = {"step": step + 1, "steps": task.steps, "loss": float(np.mean(losses))}
-            report({"event": "sequence", "encoding": encoding, "seed": seed, **facts, "seconds": time.perf_counter() - started})
+            report({"event": "step", "encoding": encoding, "seed": seed, **facts, "seconds": time.perf_counter() - started})
             losses.clear()
     return model
 
@@ -162,15 +169,15 @@ def measure(model: Reader, task: SequenceTask, seed: int, tokens: int) -> dict[s
     for rows in draw(task, seed, -1, tokens, task.test_sequences).split(task.batch):
         logits, targets = pairs(model(rows), rows, task.shift)
         right.append((logits.argmax(-1) == targets).double().mean(-1))  # [B]
-    shares = torch.cat(right).numpy()
-    picks = np.random.default_rng(seed).integers(len(shares), size=(2000, len(shares)))
-    low, high = np.quantile(shares[picks].mean(-1), (0.025, 0.975))
-    return {"accuracy": float(shares.mean()), "low": float(low), "high": float(high)}
+    shares = torch.cat(right)  # [test_sequences]
+    low, high = interval(shares, torch.arange(len(shares)))
+    return {"accuracy": shares.mean().item(), "low": low, "high": high}
 
 
-def rules(encoding: str, scalings: Sequence[str]) -> Sequence[str]:
-    """The scalings that apply: none without positions, a stretched table for learned ones."""
-    return {"none": ("none",), "learned": ("pi",)}.get(encoding, tuple(dict.fromkeys(scalings)))
+def applicable(encoding: str, rules: Iterable[Rule]) -> list[Rule]:
+    """What a rule amounts to for an encoding: without positions no scaling, a learned table is always stretched ("pi")."""
+    only = {"none": "none", "learned": "pi"}
+    return list(dict.fromkeys((only.get(encoding, scaling), temperature) for scaling, temperature in rules))
 
 
 def run(
@@ -179,17 +186,19 @@ def run(
     *,
     scalings: Sequence[str] = ("none",),
     temperatures: Sequence[str] = ("none",),
+    rules: Sequence[Rule] | None = None,
     seed: int = 0,
     report: Callable[[dict[str, Any]], None] | None = None,
 ) -> list[dict[str, Any]]:
     """Train one model, test it at each length under each scaling and temperature: one row a measurement.
 
+    `rules`: chosen pairs of a scaling and a temperature, in place of every scaling with every temperature.
     The global random state is left as it was. ValueError for names that rope_nd does not know.
     """
-    choices = [(scaling, temperature) for scaling in rules(encoding, scalings) for temperature in dict.fromkeys(temperatures)]
-    for scaling, temperature in choices:
-        Reader(encoding, task, scaling=scaling, temperature=temperature)  # a wrong name fails before the training
+    choices = applicable(encoding, itertools.product(scalings, temperatures) if rules is None else rules)
     with torch.random.fork_rng(devices=[]):
+        for scaling, temperature in choices:
+            Reader(encoding, task, scaling=scaling, temperature=temperature)  # a wrong name fails before the training
         weights = fit(encoding, task, seed, report).state_dict()
         found: dict[tuple[object, ...], dict[str, float]] = {}
         rows = []
@@ -210,7 +219,9 @@ def run(
 def show(rows: Sequence[dict[str, Any]]) -> Table:
     """Accuracy in % with its interval, a column a length."""
     widths = list(dict.fromkeys(row["width"] for row in rows))
-    table = Table("encoding", "scaling", "temperature", *(f"{width} tokens" for width in widths))
+    table = Table("encoding", "scaling", "temperature")
+    for width in widths:
+        table.add_column(f"{width} tokens", justify="right", no_wrap=True)
     cells: dict[tuple[str, str, str], dict[int, str]] = {}
     for row in rows:
         text = f"{100 * row['accuracy']:.1f} [{100 * row['low']:.1f}, {100 * row['high']:.1f}]"
@@ -230,13 +241,13 @@ def main(
 ) -> None:
     """Train one model an encoding and print its accuracy at each length."""
     torch.set_num_threads(threads)
-    console, rows = Console(), []
+    rows = []
     for encoding in encodings:
         started = time.process_time()
         rows += run(encoding, task, scalings=scalings, temperatures=temperatures, seed=seed)
-        console.print(f"{encoding}: {time.process_time() - started:.1f} s of CPU time")
-    console.print(show(rows))
+        cli.console.print(f"{encoding}: {time.process_time() - started:.1f} s of CPU time")
+    cli.console.print(show(rows))
 
 
 if __name__ == "__main__":
-    tyro.cli(main)
+    cli.run(main, "python -m train.sequence")

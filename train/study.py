@@ -14,9 +14,8 @@ from rope_nd import list_encodings
 from rope_nd._check import choose
 from train import recipes
 from train.config import Config
+from train.evaluate import Rule, Size
 from train.sequence import SequenceTask
-
-Size = tuple[int, int]
 
 
 @dataclass(frozen=True)
@@ -27,8 +26,8 @@ class Study:
     encodings: tuple[str, ...]
     seeds: tuple[int, ...] = (0,)
     ratios: tuple[float, ...] = (1, 1.5, 2, 3, 4, 8)
-    scalings: tuple[str, ...] = ("none", "pi", "ntk", "yarn")
-    temperatures: tuple[str, ...] = ("none",)
+    rules: tuple[Rule, ...] = (("none", "none"), ("pi", "none"), ("ntk", "none"), ("yarn", "none"))
+    """Pairs of a scaling and a temperature; each encoding takes those that mean anything for it."""
     samples: int = 2000
     """Test pictures at sizes up to four times the training size."""
     samples_beyond: int = 500
@@ -36,15 +35,11 @@ class Study:
     sequence: SequenceTask | None = field(default_factory=SequenceTask)
 
     @property
-    def sizes(self) -> list[Size]:
-        """Test sizes in pixels: whole patches, nearest to each ratio."""
+    def sizes(self) -> list[tuple[Size, int]]:
+        """Test sizes in pixels, and the number of test pictures at each."""
         height, width = self.base.size
-        return [(round(height * r), round(width * r)) for r in self.ratios]
-
-    @property
-    def counts(self) -> list[int]:
-        """Test pictures at each size."""
-        return [self.samples if r <= 4 else self.samples_beyond for r in self.ratios]
+        counts = [self.samples if r <= 4 else self.samples_beyond for r in self.ratios]
+        return [((round(height * r), round(width * r)), count) for r, count in zip(self.ratios, counts)]
 
     def models(self) -> list[Config]:
         """One config a model, seed by seed, so that models of a seed share their training pictures."""

@@ -18,5 +18,5 @@ STUDY: Study = dataclasses.replace(
     base=dataclasses.replace(ten_minutes.STUDY.base, classes=CLASSES, train_samples=60000, steps=3000),
     encodings=("none", "learned", "sinusoidal", "axial", "mixed"),
     seeds=(0, 1, 2),
-    temperatures=("none", "log"),
+    rules=(("none", "none"), ("pi", "none"), ("ntk", "none"), ("yarn", "none"), ("none", "log"), ("pi", "log")),
 )
