@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+import inspect
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -38,6 +39,17 @@ def check_extent(extent: tuple[int, ...], what: str = "extent") -> tuple[int, ..
         if isinstance(n, bool) or not isinstance(n, (int, torch.SymInt)) or n < 1:
             raise ValueError(f"{what}={extent!r}: each entry must be a whole number of at least 1, got {n!r}")
     return extent
+
+
+def check_options(what: str, given: Iterable[str], *takers: Callable[..., object], also: Iterable[str] = ()) -> None:
+    """Raise ValueError for a name that is no keyword-only argument of any of `takers`."""
+    found = (p for taker in takers for p in inspect.signature(taker).parameters.values())
+    known = sorted({p.name for p in found if p.kind is p.KEYWORD_ONLY} | set(also))
+    for name in given:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=1)
+            hint = f" (did you mean {near[0]!r}?)" if near else ""
+            raise ValueError(f"{what} has no option {name!r}{hint}: it takes {', '.join(known)}")
 
 
 def readable(x: Tensor) -> bool:

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import nn
 
-from ._check import choose
+from ._check import check_options, choose
 from .absolute import Learned, Sinusoidal
 from .freqs import FAMILIES
 from .rope import RoPE
@@ -43,6 +43,8 @@ def make(name: str, axes: int, host: Host, **options: Any) -> nn.ModuleList | nn
         return None
     if name in ABSOLUTE:
         options = {k: v for k, v in options.items() if not (name == "learned" and k == "scaling" and v is None)}
+        if name == "learned":  # the others hand theirs to a RoPE, which looks at them
+            check_options("encoding 'learned'", options, Learned)
         encoding: nn.Module = ABSOLUTE[name](host.dim, axes, trained_extent=host.trained_extent, **options)
         return encoding
     known = {"heads": host.heads, "trained_extent": host.trained_extent, "prefix_tokens": host.prefix_tokens, **options}

@@ -9,8 +9,8 @@ from typing import get_args
 import torch
 from torch import Tensor, nn
 
-from ._check import check_extent, choose, per_axis
-from .freqs import FAMILIES
+from ._check import check_extent, check_options, choose, per_axis
+from .freqs import FAMILIES, magnitudes
 from .positions import as_positions, grid, sizes, steps, wide
 from .rotation import Layout, Rotation, angles
 from .scaling import Scaling, Temperature, build, check_temperature, identity, needs
@@ -217,9 +217,6 @@ def _table(freqs: str | Tensor, pairs: int, axes: int, *, theta: object, heads: 
         return rows
     family = FAMILIES[choose("freqs", freqs, FAMILIES)]
     takes = inspect.signature(family).parameters
-    known = {"theta", "schedule", "wavelength", "max_freq"} | {n for n, p in takes.items() if p.kind is p.KEYWORD_ONLY}
-    for name in options:
-        if name not in known:
-            raise ValueError(f"{freqs} frequencies have no option {name!r}: they take {', '.join(sorted(known))}")
+    check_options(f"freqs {freqs!r}", options, family, magnitudes)
     extra = {"theta": theta, "heads": heads, "seed": seed if "seed" in takes else None}
     return family(pairs, axes, **options, **{n: v for n, v in extra.items() if v is not None and (n != "heads" or n in takes)})

@@ -7,7 +7,6 @@ A pair's turns over the trained extent are r = |(length_a w_a)_a| / 2 pi.
 
 from __future__ import annotations
 
-import inspect
 import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -15,7 +14,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from ._check import choose, per_axis
+from ._check import check_options, choose, per_axis
 
 Rule = Callable[[Tensor, Tensor, Tensor], Tensor]
 Scaling = str | Rule | Mapping[str, Mapping[str, object]] | Sequence["str | Rule | Mapping[str, Mapping[str, object]] | None"]
@@ -159,10 +158,7 @@ def _named(name: str, options: Mapping[str, object], axes: int) -> Rule:
     given = dict(options)
     factor = given.pop("factor", None)
     rule = RULES[choose("scaling", name, RULES)]
-    takes = [p.name for p in inspect.signature(rule).parameters.values() if p.kind is p.KEYWORD_ONLY]
-    for option in given:
-        if option not in takes:
-            raise ValueError(f"scaling {name!r} has no option {option!r}: it takes {', '.join(['factor', *takes])}")
+    check_options(f"scaling {name!r}", given, rule, also=("factor",))
     bound = partial(rule, **given) if given else rule
     return bound if factor is None else partial(_fixed, bound, per_axis("factor", factor, axes))
 

@@ -21,10 +21,11 @@ from timm.models._manipulate import checkpoint
 from timm.models.vision_transformer import Block, VisionTransformer
 from torch import Tensor, nn
 
-from ._check import choose
+from ._check import check_options, choose
 from .absolute import Learned, Sinusoidal
 from .freqs import FAMILIES
-from .positions import augment, grid, keep, sizes
+from .positions import augment as augment_positions
+from .positions import grid, keep, sizes
 from .registry import Host, make
 from .rope import RoPE
 from .rotation import Rotation
@@ -175,7 +176,7 @@ class WrappedVisionTransformer(VisionTransformer):
         """Coordinates of the patch tokens `[N, A]`, augmented per sample in training `[B, N, A]`."""
         rope = self.encoding.table if isinstance(self.encoding, Sinusoidal) else self._rope()
         points = grid(*extent, device=self.patch_embed.proj.weight.device) if rope is None else rope.positions(*extent)
-        return augment(points, batch=batch, **self.wrapped.augment) if self.training and self.wrapped.augment else points
+        return augment_positions(points, batch=batch, **self.wrapped.augment) if self.training and self.wrapped.augment else points
 
     def _with_prefix(self, patches: Tensor, points: Tensor, extent: tuple[int, int]) -> Tensor:
         """Absolute codes on the patch tokens; class and register tokens before them; timm's own table if it is kept."""
@@ -248,9 +249,12 @@ def wrap(
     vit = _check_classes(model, axes)
     extent = trained_extent or tuple(vit.patch_embed.grid_size)
     check_temperature(temperature)
+    check_options("augment", augment or {}, augment_positions)
     if isinstance(encoding, str):
         if encoding in FAMILIES:
             options |= {"strength": strength, "temperature": temperature}
+        elif strength != 1.0:
+            raise ValueError(f"strength={strength!r} is the share of a rotation: encoding {encoding!r} has none")
         attention = vit.blocks[0].attn
         host = Host(vit.embed_dim, attention.num_heads, attention.head_dim, len(vit.blocks), extent, vit.num_prefix_tokens)
         module = make(encoding, axes, host, scaling=scaling, **options)
@@ -284,7 +288,7 @@ def unwrap(model: nn.Module) -> nn.Module:
     for block in model.blocks:
         block.attn.__class__ = Attention
     if type(model.patch_embed) is WrappedPatchEmbed:
-        model.patch_embed.__class__ = PatchEmbed
+        model.patch_embed.__class__ = PatchEmbed  # type: ignore[assignment]
     if model.pos_embed is not None:
         model.pos_embed.requires_grad_(settings.pos_embed_learns)
     model.patch_embed.strict_img_size = settings.strict_img_size

@@ -67,9 +67,14 @@ class Config:
     clip_grad: float | None = 1.0
     grad_accum_steps: int = 1
     smoothing: float = 0.0
+    bce_loss: bool = False
+    """Binary cross-entropy over classes, as in DeiT-III."""
     mixup: float = 0.0
     cutmix: float = 0.0
     drop_path: float = 0.0
+    aa: str | None = None
+    """Auto-augmentation policy of timm for pictures, for example 3a (DeiT-III) or rand-m9-mstd0.5-inc1."""
+    color_jitter: float = 0.4
     model_ema: bool = False
     model_ema_decay: float = 0.999
     train_sizes: tuple[int, ...] = ()

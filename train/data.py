@@ -115,7 +115,8 @@ def pictures(config: Config, split: str, size: tuple[int, int], training: bool =
         source = create_dataset(name, root=str(root), split=split, is_training=training, batch_size=config.batch_size)
     except (OSError, RuntimeError, AssertionError) as error:
         raise ValueError(f"data set {config.dataset!r} in {root}: {error}") from None
-    source.transform = create_transform((3, *size), is_training=training, color_jitter=0.4 if training else 0.0, crop_pct=1.0)
+    augment = {"color_jitter": config.color_jitter, "auto_augment": config.aa} if training else {}
+    source.transform = create_transform((3, *size), is_training=training, crop_pct=1.0, **augment)
     return Strict(source) if hasattr(source, "reader") and hasattr(source, "filename") else source
 
 

@@ -14,7 +14,7 @@ import timm.optim.muon
 import torch
 import torch.distributed as dist
 from timm.data import Mixup
-from timm.loss import LabelSmoothingCrossEntropy, SoftTargetCrossEntropy
+from timm.loss import BinaryCrossEntropy, LabelSmoothingCrossEntropy, SoftTargetCrossEntropy
 from timm.optim import create_optimizer_v2
 from timm.scheduler import create_scheduler_v2
 from timm.utils import ModelEmaV3
@@ -118,6 +118,12 @@ class Trainer:
         classes: int = self.model.num_classes
         return Mixup(config.mixup, config.cutmix, label_smoothing=config.smoothing, num_classes=classes)
 
+    @functools.cached_property
+    def _criterion(self) -> nn.Module:
+        if self.config.bce_loss:
+            return BinaryCrossEntropy(smoothing=self.config.smoothing)
+        return LabelSmoothingCrossEntropy(self.config.smoothing) if self._mixup is None else SoftTargetCrossEntropy()
+
     def _loss(self, images: Tensor, labels: Tensor) -> Tensor:
         config = self.config
         images, labels = normalise(images, self.device), labels.to(self.device)
@@ -129,11 +135,8 @@ class Trainer:
             images = images.contiguous(memory_format=torch.channels_last)
         if self._mixup is not None:
             images, labels = self._mixup(images, labels)
-            criterion: nn.Module = SoftTargetCrossEntropy()
-        else:
-            criterion = LabelSmoothingCrossEntropy(config.smoothing)
         with torch.autocast(self.device.type, getattr(torch, config.amp_dtype), enabled=config.amp):
-            loss: Tensor = criterion(self.runner(images), labels)
+            loss: Tensor = self._criterion(self.runner(images), labels)
         return loss
 
     def _update(self, scaler: torch.amp.GradScaler) -> None:

@@ -3,6 +3,7 @@
 import csv
 import dataclasses
 import json
+import subprocess
 import sys
 from pathlib import Path
 
@@ -88,6 +89,7 @@ def test_two_fresh_runs_give_the_same_weights_and_a_seed_changes_them(tmp_path):
     [
         {"model_ema": True, "grad_accum_steps": 2, "clip_grad": None},
         {"mixup": 0.2, "cutmix": 0.5, "smoothing": 0.1},
+        {"bce_loss": True, "smoothing": 0.1},
         {"amp": True, "channels_last": True, "grad_checkpointing": True},
         {"train_sizes": (8, 16), "shift_coords": 1.0, "jitter_coords": 1.2, "rescale_coords": 1.5},
         {"encoding": "timm", "drop_path": 0.1},
@@ -100,6 +102,20 @@ def test_every_way_to_train_runs_and_saves_a_model_that_loads(changes, tmp_path)
     Trainer(tiny(**changes), tmp_path, events.append).fit()
     assert events[-1]["event"] == "trained" and 0 <= events[-1]["wait_share"] < 1
     assert load(tmp_path)[1] == tiny(**changes)
+
+
+def test_two_processes_train_as_one(tmp_path):
+    """torchrun with gloo: the batch is shared out, gradients averaged, the first process saves."""
+    data = ["--img-size", "16", "--classes", "01", "--train-samples", "64", "--val-samples", "20", "--workers", "0"]
+    rest = ["--steps", "3", "--opt", "sgd", "--warmup-steps", "0", "--threads", "1", "--output", str(tmp_path)]
+    several = ["torch.distributed.run", "--nproc-per-node", "2", "-m", "train"]
+    for name, launch, batch in (("one", ["train"], "16"), ("two", several, "8")):
+        run = ["--experiment", name, "--batch-size", batch, "--model-kwargs", *TINY]
+        command = [sys.executable, "-m", *launch, *data, *rest, *run]
+        subprocess.run(command, check=True, capture_output=True, cwd=Path(__file__).parents[2], timeout=300)
+    one, two = (load(tmp_path / name)[0].state_dict() for name in ("one", "two"))
+    for name in one:
+        torch.testing.assert_close(one[name], two[name], rtol=1e-4, atol=1e-5)
 
 
 def test_accumulated_gradients_equal_those_of_the_large_batch(tmp_path):
