@@ -51,8 +51,8 @@ def magnitudes(
     name = choose("schedule", schedule, get_args(Schedule))
     at = torch.arange(n, dtype=torch.float64, device="cpu")  # [n]
     if name == "geometric":
-        if not theta > 0:
-            raise ValueError(f"theta={theta!r}: the base of a geometric schedule must be positive")
+        if not isinstance(theta, (int, float)) or not theta > 0:
+            raise ValueError(f"theta={theta!r}: the base of a geometric schedule must be one positive number")
         return theta ** (-at / n)
     part = at / max(n - 1, 1)  # 0 .. 1
     if name == "wavelength":

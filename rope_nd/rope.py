@@ -76,6 +76,7 @@ class RoPE(nn.Module):
         self.scaling, self.temperature = scaling, temperature
         self.trained_extent = _trained(trained_extent, axes)
         self.coordinates = dict(coordinates or {})
+        check_options("coordinates", self.coordinates, steps, also=("offset",))
         self.prefix_tokens, self.rotate_dtype = prefix_tokens, rotate_dtype
         self.strength = per_axis("strength", strength, axes)
         self._rule = build(scaling, axes)

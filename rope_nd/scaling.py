@@ -92,7 +92,7 @@ def resonance(freqs: Tensor, scale: Tensor, length: Tensor) -> Tensor:
 def truncate(freqs: Tensor, scale: Tensor, length: Tensor, *, keep: float | None = None, min_turns: float | None = None) -> Tensor:
     """Zero the lowest frequencies (p-RoPE, Barbero 2025): those pairs are no longer rotated, the others stay as they are.
 
-    `keep`: the share of pairs that is kept, the fastest floor(keep · n) of those that look along each axis.
+    `keep`: the share of pairs that is kept, the fastest floor(keep · n) of the n pairs that look (mostly) along each axis.
     `min_turns`: pairs that turn less often than this over the trained extent are zeroed (HoPE: 1). Applies at every extent.
     """
     if keep is None and min_turns is None:
@@ -101,13 +101,13 @@ def truncate(freqs: Tensor, scale: Tensor, length: Tensor, *, keep: float | None
         raise ValueError(f"keep={keep}: give a share between 0 and 1")
     kept = freqs
     if keep is not None:
-        looks = freqs != 0  # [H, P, A]
-        size = torch.where(looks, freqs.norm(dim=-1, keepdim=True), 0)
+        size, axis = freqs.norm(dim=-1), freqs.abs().argmax(-1)  # [H, P] each
+        alike = (axis[:, :, None] == axis[:, None, :]) & (size > 0)[:, None, :]  # [H, P, P]
         at = torch.arange(freqs.shape[-2], device=freqs.device)
-        mine, other = size.unsqueeze(-2), size.unsqueeze(-3)  # [H, P, 1, A], [H, 1, P, A]
-        first = (other == mine) & (at < at[:, None])[..., None]  # of equals, the one that comes first
-        rank = ((other > mine) | first).sum(-2)  # [H, P, A], 0 is the fastest
-        kept = torch.where(rank < torch.floor(keep * looks.sum(-2, keepdim=True) + 1e-9), freqs, 0)
+        mine, other = size[:, :, None], size[:, None, :]
+        before = (other > mine) | ((other == mine) & (at < at[:, None]))  # faster, or of equals the first
+        rank, count = (alike & before).sum(-1), alike.sum(-1)  # [H, P], 0 is the fastest
+        kept = torch.where((rank < torch.floor(keep * count + 1e-9))[..., None], freqs, 0)
     if min_turns is not None:
         kept = torch.where(turns(freqs, length)[..., None] >= min_turns, kept, 0)
     return kept

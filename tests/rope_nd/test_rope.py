@@ -174,6 +174,7 @@ def test_two_threads_get_the_numbers_of_one():
         (lambda: RoPE(64, 2, rotary_dim=80), "rotary_dim=80"),
         (lambda: RoPE(64, 2, "axail"), "did you mean 'axial'"),
         (lambda: RoPE(64, 2, layout="interleave"), "did you mean 'interleaved'"),
+        (lambda: RoPE(64, 2, coordinates={"normalise": "unit"}), "did you mean 'normalize'"),
         (lambda: RoPE(64, 2, leftovers="spread"), "no option 'leftovers'"),
         (lambda: RoPE(64, 2, torch.zeros(31, 2)), "expected [H or 1, 32, 2]"),
         (lambda: RoPE(64, 2, torch.zeros(3, 32, 2), heads=2), "expected [2 or 1, 32, 2]"),

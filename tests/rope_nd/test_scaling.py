@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from rope_nd import RoPE, grid
-from rope_nd.freqs import axial, mixed
+from rope_nd.freqs import FAMILIES, axial, mixed
 from rope_nd.scaling import build, dynamic_ntk, llama3, longrope, ntk, pi, resonance, temperature, truncate, turns, yarn
 
 one, two = torch.tensor([1.0, 1.0]).double(), torch.tensor([1.0, 3.0]).double()
@@ -103,6 +103,19 @@ def test_truncation_keeps_the_fastest_share_per_axis_with_exponents_over_the_ful
     assert torch.equal(cut[kept], table[kept])
     assert table[(table != 0) & ~kept].amax() < 0.1
     assert torch.equal(truncate(table, one, length, keep=1.0), table) and not truncate(table, one, length, keep=0.0).any()
+
+
+@pytest.mark.parametrize("family", ["spiral", "golden", "mixed", "simplex", "interleaved"])
+def test_truncation_drops_whole_pairs_the_slowest_first(family):
+    table = FAMILIES[family](32, 2)
+    cut = truncate(table, one, length, keep=0.5)
+    dropped = (cut == 0).all(-1)
+    assert torch.equal(cut[~dropped], table[~dropped])
+    size, axis = table.norm(dim=-1), table.abs().argmax(-1)
+    for a in (0, 1):
+        here = (axis == a) & (size > 0)
+        assert int((here & ~dropped).sum()) == int(here.sum()) // 2
+        assert size[here & ~dropped].min() >= size[here & dropped].max() - 1e-12
 
 
 def test_truncation_by_turns_drops_pairs_that_never_come_round():
