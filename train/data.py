@@ -11,7 +11,7 @@ import torch
 from PIL import Image
 from timm.data import create_dataset, create_transform
 from torch import Tensor
-from torch.utils.data import ConcatDataset, DataLoader, Dataset
+from torch.utils.data import DataLoader, Dataset
 
 from train.config import Config
 from train.glyphs import Glyphs
@@ -41,6 +41,27 @@ class Drawn(Dataset[Batch]):
     def __getitems__(self, indices: list[int]) -> Batch:
         at = torch.tensor(indices)
         return self.images[at], self.labels[at]
+
+
+class Joined(Dataset[Batch]):
+    """Several glyph sets as one, a batch drawn set by set."""
+
+    def __init__(self, parts: Sequence[Glyphs]) -> None:
+        self.parts, self.each = parts, len(parts[0])
+
+    def __len__(self) -> int:
+        return self.each * len(self.parts)
+
+    def __getitem__(self, index: int) -> tuple[Tensor, int]:
+        return self.parts[index // self.each][index % self.each]
+
+    def __getitems__(self, indices: list[int]) -> Batch:
+        at = torch.tensor(indices)
+        part, within = at // self.each, at % self.each
+        images, labels = torch.empty(len(at), 3, *self.parts[0].size, dtype=torch.uint8), torch.empty(len(at), dtype=torch.long)
+        for k in part.unique().tolist():
+            images[part == k], labels[part == k] = self.parts[k].batch(within[part == k].tolist())
+        return images, labels
 
 
 class Strict(Dataset[tuple[Tensor, int]]):
@@ -91,7 +112,7 @@ def training_set(config: Config) -> Dataset[Any]:
     if config.cache:
         known = ("train_split", "tests", "img_size", "train_samples", "classes", "seed")  # what the pictures depend on
         return _drawn_once(Config(**{name: getattr(config, name) for name in known}))
-    return ConcatDataset(_training_glyphs(config))
+    return Joined(_training_glyphs(config))
 
 
 def _training_glyphs(config: Config) -> list[Glyphs]:

@@ -24,7 +24,7 @@ from rope_nd.wrapping import WrappedVisionTransformer
 from train import cli
 from train.config import Config
 from train.data import Drawn, glyphs, loader, pictures
-from train.modelling import load, normalise
+from train.modelling import load, normalise, patch_size
 from train.rows import COLUMNS, Row
 
 Size = tuple[int, int]
@@ -69,7 +69,7 @@ def score(model: nn.Module, data: Any, config: Config) -> Score:
     device = torch.device(config.device)
     model = model.to(device).eval()
     pixels = data[0][0].shape[-2:].numel()
-    patch = model.patch_embed.patch_size
+    patch = patch_size(model)
     batch = max(1, min(256, TOKENS * patch[0] * patch[1] // pixels))
     indices = [list(range(i, min(i + batch, len(data)))) for i in range(0, len(data), batch)]
     if device.type == "cuda":
@@ -206,7 +206,7 @@ def main(
             known = [s for s, _ in usable(config.encoding, [(s, "none") for s in ("none", *RULES)])]
             raise ValueError(f"scaling {name!r} means nothing for encoding {config.encoding!r}: choose from {', '.join(known)}")
     chosen = [parse_size(text) for text in sizes] or [config.size]
-    patch = model.patch_embed.patch_size
+    patch = patch_size(model) if hasattr(model, "patch_embed") else (1, 1)
     for height, width in chosen:
         if height % patch[0] or width % patch[1]:
             raise ValueError(f"size {height}x{width} is no multiple of the patch {patch[0]}x{patch[1]}")

@@ -29,13 +29,10 @@ def build(config: Config, *, scaling: str | None = None, temperature: str | None
     if (classes := class_count(config)) is not None:
         options.setdefault("num_classes", classes)
     if config.encoding == "timm":
-        options["dynamic_img_size"] = True
-    try:
-        model = timm.create_model(config.model, **options)
-    except (RuntimeError, TypeError, AssertionError) as error:
-        raise ValueError(f"timm cannot make model {config.model!r} with {options}: {error}") from None
-    if config.encoding == "timm":
-        return model
+        return _create(
+            config.model, {**options, "dynamic_img_size": True}, optional=("dynamic_img_size", "img_size", "drop_path_rate")
+        )
+    model = _create(config.model, options)
     augment = {"shift": config.shift_coords, "jitter": config.jitter_coords, "rescale": config.rescale_coords}
     stretched = {"scaling": scaling} if scaling is not None else {}
     return wrap(
@@ -47,6 +44,24 @@ def build(config: Config, *, scaling: str | None = None, temperature: str | None
         **stretched,
         **pairs(config.encoding_kwargs, "encoding_kwargs"),
     )
+
+
+def _create(name: str, options: dict[str, Any], optional: tuple[str, ...] = ()) -> nn.Module:
+    """timm's create_model; arguments that not every model has are left out, one after the other, where it refuses them."""
+    try:
+        return timm.create_model(name, **options)
+    except TypeError as error:
+        if optional:
+            return _create(name, {k: v for k, v in options.items() if k != optional[0]}, optional[1:])
+        raise ValueError(f"timm cannot make model {name!r} with {options}: {error}") from None
+    except (RuntimeError, AssertionError) as error:
+        raise ValueError(f"timm cannot make model {name!r} with {options}: {error}") from None
+
+
+def patch_size(model: nn.Module) -> tuple[int, int]:
+    """Pixels of a token (height, width); 16 where a model has no patches, such as a convolutional one."""
+    patch = getattr(getattr(model, "patch_embed", None), "patch_size", (16, 16))
+    return (patch, patch) if isinstance(patch, int) else tuple(patch)
 
 
 def save(model: nn.Module, config: Config, folder: Path) -> None:

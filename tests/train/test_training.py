@@ -104,6 +104,11 @@ def test_every_way_to_train_runs_and_saves_a_model_that_loads(changes, tmp_path)
     assert load(tmp_path)[1] == tiny(**changes)
 
 
+def test_any_timm_model_trains_with_its_own_positions_or_none(tmp_path):
+    config = tiny(model="resnet10t", model_kwargs=(), encoding="timm", steps=2, img_size=(32,), val_samples=8)
+    assert 0 <= Trainer(config, tmp_path).fit()["accuracy"] <= 1 and load(tmp_path)[1] == config
+
+
 def test_two_processes_train_as_one(tmp_path):
     """torchrun with gloo: the batch is shared out, gradients averaged, the first process saves."""
     data = ["--img-size", "16", "--classes", "01", "--train-samples", "64", "--val-samples", "20", "--workers", "0"]
