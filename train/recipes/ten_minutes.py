@@ -1,7 +1,7 @@
 """Ten digits in colour, held-out fonts, one seed: what four encodings keep at up to eight times the training size.
 
-Trained at 32 px on zoom (scale-augmented) and canvas pictures alike, a rotary model of 0.14 M parameters reads at least 90 %
-at its training size under both tests (chance 10 %). Sized for two CPU cores and ten minutes.
+Trained at 32 px on zoom (scale-augmented) and canvas pictures alike, an axial model of 0.14 M parameters reads 96.2 % (zoom)
+and 91.5 % (canvas) at its training size; chance is 10 %. 368 s on two cores of an AMD EPYC, waiting for data 1 % of a step.
 
     python -m train.extrapolate
 """
