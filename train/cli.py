@@ -25,7 +25,8 @@ def run(main: Callable[..., Any], program: str) -> None:
     try:
         tyro.cli(main, prog=program)
     except ValueError as error:
-        print(f"error: {error}", file=sys.stderr)
+        last = str(error).strip().splitlines()[-1]  # what a data worker raised comes with its traceback before it
+        print(f"error: {last.removeprefix('ValueError: ')}", file=sys.stderr)
         sys.exit(2)
     except KeyboardInterrupt:
         sys.exit(130)

@@ -40,6 +40,8 @@ class Config:
     """Any timm model name that rope_nd.wrap takes."""
     model_kwargs: tuple[str, ...] = ()
     """Arguments of timm.create_model as key=value, for example depth=4 embed_dim=64."""
+    num_classes: int | None = None
+    """Default: as many as glyphs or folders; for other data sets the model's own."""
     img_size: tuple[int, ...] = (224,)
     """Training size in pixels: one number, or height and width."""
     encoding: str = "axial"

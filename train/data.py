@@ -65,7 +65,7 @@ class Joined(Dataset[Batch]):
 
 
 class Strict(Dataset[tuple[Tensor, int]]):
-    """A timm image data set that never replaces an unreadable picture by the next one: it says which file is broken."""
+    """A data set of pictures that says which one is broken; timm's own would return the next one, with its label."""
 
     def __init__(self, source: Any) -> None:
         self.source = source
@@ -74,12 +74,15 @@ class Strict(Dataset[tuple[Tensor, int]]):
         return len(self.source)
 
     def __getitem__(self, index: int) -> tuple[Tensor, int]:
-        file, label = self.source.reader[index]
         try:
-            image = Image.open(file).convert("RGB")
+            if not hasattr(self.source, "reader"):
+                image, label = self.source[index]
+                return image, int(label)
+            file, label = self.source.reader[index]
+            return self.source.transform(Image.open(file).convert("RGB")), int(label)
         except (OSError, ValueError, SyntaxError) as error:
-            raise ValueError(f"cannot read {self.source.filename(index)}: {error}") from None
-        return self.source.transform(image), int(label)
+            name = self.source.filename(index) if hasattr(self.source, "filename") else f"picture {index}"
+            raise ValueError(f"cannot read {name}: {error}") from None
 
 
 def collate(samples: Any) -> Batch:
@@ -138,7 +141,7 @@ def pictures(config: Config, split: str, size: tuple[int, int], training: bool =
         raise ValueError(f"data set {config.dataset!r} in {root}: {error}") from None
     augment = {"color_jitter": config.color_jitter, "auto_augment": config.aa} if training else {}
     source.transform = create_transform((3, *size), is_training=training, crop_pct=1.0, **augment)
-    return Strict(source) if hasattr(source, "reader") and hasattr(source, "filename") else source
+    return Strict(source)
 
 
 def _check_folder(root: Path, split: str) -> None:
@@ -156,7 +159,9 @@ def _check_folder(root: Path, split: str) -> None:
 
 
 def class_count(config: Config) -> int | None:
-    """Number of classes, as far as the data tells."""
+    """Number of classes: what the run says, or else what the data tells; None for the model's own."""
+    if config.num_classes is not None:
+        return config.num_classes
     if config.dataset == "glyphs":
         return len(config.classes)
     if config.dataset == "folder":

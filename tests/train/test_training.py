@@ -145,6 +145,20 @@ def test_an_image_folder_trains_and_evaluates_at_other_sizes(tmp_path):
     assert {row["images"] for row in rows} == {"12"}
 
 
+def test_a_torchvision_data_set_trains_and_a_broken_picture_in_it_is_named(tmp_path, capsys):
+    root = folder_of_images(tmp_path / "data", size=16)
+    flags = ["--dataset", "torch/folder", "--data-dir", root, "--num-classes", "2", "--img-size", "16", "--steps", "2"]
+    flags += ["--batch-size", "4", "--workers", "1", "--output", tmp_path, "--model-kwargs", *TINY]
+    call(train_main.main, *flags, "--experiment", "run")
+    assert load(tmp_path / "run")[0].head.out_features == 2
+    for file in (root / "train").rglob("*.png"):
+        file.write_bytes(b"no picture")
+    with pytest.raises(SystemExit) as caught:
+        call(train_main.main, *flags, "--experiment", "other")
+    shown = capsys.readouterr().err.strip()
+    assert caught.value.code == 2 and shown.startswith("error: cannot read picture") and len(shown.splitlines()) == 1
+
+
 def test_a_study_writes_its_rows_and_page_and_resumes_without_doing_anything_twice(tmp_path):
     recipe = tmp_path / "small.py"
     recipe.write_text(RECIPE.format(kwargs=TINY))
