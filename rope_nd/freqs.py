@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Literal, Protocol, get_args
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor
@@ -19,12 +19,6 @@ from ._check import choose, per_axis
 Schedule = Literal["geometric", "wavelength", "pixel", "log-pixel"]
 Leftover = Literal["spread", "unrotated"] | int
 Numbers = float | Sequence[float]
-
-
-class Family(Protocol):
-    """What builds a table of wave vectors: `family(pairs, axes, ...) -> [H|1, P, A]`."""
-
-    def __call__(self, pairs: int, axes: int, /, **options: object) -> Tensor: ...
 
 
 def magnitudes(
