@@ -110,14 +110,15 @@ def measure(
     for test in tests:
         for size, samples in sizes:
             known: dict[bytes, dict[str, Any]] = {}
+            upper = _on_crops(checkpoint, size, samples) if test == "canvas" else None
             for scaling, temperature in rules:
                 model, config = load(checkpoint, scaling=scaling, temperature=temperature)
                 key = fingerprint(model, size)
                 if key not in known:
-                    known[key] = _numbers(model, config, checkpoint, test, size, samples)
+                    known[key] = _numbers(model, config, test, size, samples)
                 what = {"encoding": config.encoding, "seed": config.seed, "test": test, "height": size[0], "width": size[1]}
                 rule = {"scaling": scaling, "temperature": temperature, "ratio": size[0] / config.size[0]}
-                yield Row(**what, **rule, **known[key], **facts)
+                yield Row(**what, **rule, **known[key], upper=upper, **facts)
 
 
 @torch.inference_mode()
@@ -135,25 +136,20 @@ def fingerprint(model: nn.Module, size: Size) -> bytes:
     return digest.digest()
 
 
-def _numbers(model: nn.Module, config: Config, checkpoint: Path, test: str, size: Size, samples: int) -> dict[str, Any]:
+def _numbers(model: nn.Module, config: Config, test: str, size: Size, samples: int) -> dict[str, Any]:
     data, groups = test_set(config, test, size, samples)
     result = score(model, data, config)
     low, high = interval(result.right, groups)
-    upper = None
-    if test == "canvas":
-        upper = _on_crops(checkpoint, size, samples)
     return {
         "accuracy": result.accuracy,
         "low": low,
         "high": high,
-        "upper": upper,
         "images": len(result.right),
         "images_per_s": round(len(result.right) / result.seconds, 1),
         "memory_mb": round(result.memory_mb, 1),
     }
 
 
-@functools.lru_cache(maxsize=32)
 def _on_crops(checkpoint: Path, size: Size, samples: int) -> float:
     """The upper bound on the canvas: the same model, at its training size, on the true crop of the same pictures."""
     model, config = load(checkpoint)

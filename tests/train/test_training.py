@@ -75,6 +75,18 @@ def test_evaluating_at_the_training_size_gives_exactly_what_training_printed(tmp
         assert all(row.low <= row.accuracy <= row.high for row in rows) and (rows[0].upper is None) == (test == "zoom")
 
 
+def test_the_upper_bound_is_that_of_the_weights_now_in_the_folder(tmp_path):
+    found = []
+    for steps in (1, 40):
+        Trainer(tiny(steps=steps, opt="muon", lr=1e-2, train_samples=400), tmp_path).fit()
+        row = next(evaluate.measure(tmp_path, ["canvas"], [((24, 24), 60)], [("none", "none")], {"command": "", "commit": ""}))
+        model, config = load(tmp_path)
+        crops = evaluate.test_set(config, "canvas", (24, 24), 60, crop=True)[0]
+        assert row.upper == evaluate.score(model, crops, config).accuracy
+        found.append(row.upper)
+    assert found[0] != found[1]
+
+
 def test_two_fresh_runs_give_the_same_weights_and_a_seed_changes_them(tmp_path):
     weights = []
     for i, seed in enumerate((0, 0, 1)):
