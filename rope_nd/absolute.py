@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from ._check import check_extent, choose
-from .positions import as_positions, grid
+from .positions import Extent, as_positions, grid
 from .rope import RoPE
 from .scaling import Scaling
 
@@ -36,7 +36,7 @@ class Sinusoidal(nn.Module):
         extent = {"trained_extent": trained_extent}
         self.table = RoPE(dim // 2 * 2, axes, theta=theta, scaling=scaling, **extent, **options)  # type: ignore[arg-type]
 
-    def forward(self, positions: Tensor, extent: tuple[int, ...] | None = None) -> Tensor:
+    def forward(self, positions: Tensor, extent: Extent | None = None) -> Tensor:
         """`[N, A]` -> `[N, C]`, `[B, N, A]` -> `[B, N, C]`, float32."""
         rotation = self.table(positions, extent)
         code = torch.stack((rotation.sin, rotation.cos), dim=-1).flatten(-2)  # [.., N, C]
@@ -45,8 +45,21 @@ class Sinusoidal(nn.Module):
 
     def at(self, *extent: int) -> Tensor:
         """Codes of a token grid `[N, C]`."""
-        code: Tensor = self(self.table.positions(*extent), extent)
+        code: Tensor = self(self.positions(*extent), extent)
         return code
+
+    def positions(self, *extent: int) -> Tensor:
+        """The coordinates `[N, A]` that `at` uses."""
+        return self.table.positions(*extent)
+
+    def place(self, indices: Tensor, extent: Extent) -> Tensor:
+        """The coordinates `[.., A]` of chosen tokens, by their indices along each axis."""
+        return self.table.place(indices, extent)
+
+    @property
+    def sized(self) -> bool:
+        """Whether the size of the grid matters."""
+        return self.table.sized
 
 
 class Learned(nn.Module):
@@ -80,7 +93,7 @@ class Learned(nn.Module):
     def reset_parameters(self) -> None:
         nn.init.trunc_normal_(self.table, std=self.std)
 
-    def forward(self, positions: Tensor, extent: tuple[int, ...] | None = None) -> Tensor:
+    def forward(self, positions: Tensor, extent: Extent | None = None) -> Tensor:
         """`[N, A]` -> `[N, C]`, `[B, N, A]` -> `[B, N, C]`; positions in tokens of the grid `extent`."""
         kind = torch.promote_types(self.table.dtype, torch.float32)  # bfloat16 cannot tell entry 257 from 256
         points = as_positions(positions, len(self.extent)).to(kind)
@@ -99,8 +112,21 @@ class Learned(nn.Module):
 
     def at(self, *extent: int) -> Tensor:
         """Codes of a token grid `[N, C]`."""
-        code: Tensor = self(grid(*extent, device=self.table.device), extent)
+        code: Tensor = self(self.positions(*extent), extent)
         return code
+
+    def positions(self, *extent: int) -> Tensor:
+        """The coordinates `[N, A]` that `at` uses: the tokens' indices."""
+        return grid(*extent, device=self.table.device)
+
+    def place(self, indices: Tensor, extent: Extent) -> Tensor:
+        """The coordinates `[.., A]` of chosen tokens: their indices."""
+        return indices.float()
+
+    @property
+    def sized(self) -> bool:
+        """Whether the size of the grid matters."""
+        return self.stretch
 
     def no_weight_decay(self) -> set[str]:
         return {"table"}

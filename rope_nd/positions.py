@@ -17,6 +17,7 @@ from ._check import check_extent, choose, per_axis, readable
 Normalize = Literal["index", "centred", "unit", "reference"]
 By = Literal["axis", "shortest", "longest", "reference"]
 Numbers = float | Sequence[float]
+Extent = Sequence[int] | Tensor  # tokens an axis: whole numbers, or a tensor [A] that is not to be looked at
 
 
 def wide(device: torch.device | str | None) -> torch.dtype:
@@ -24,13 +25,15 @@ def wide(device: torch.device | str | None) -> torch.dtype:
     return torch.float32 if device is not None and torch.device(device).type == "mps" else torch.float64
 
 
-def sizes(extent: Sequence[int], device: torch.device | str | None = None) -> Tensor:
+def sizes(extent: Extent, device: torch.device | str | None = None) -> Tensor:
     """Token counts as a tensor `[A]`, also for symbolic sizes, so that what follows needs no guard on them."""
+    if isinstance(extent, Tensor):
+        return extent.to(device, wide(device))
     return torch.stack([torch.scalar_tensor(n, dtype=wide(device), device=device) for n in extent])
 
 
 def steps(
-    extent: Sequence[int],
+    extent: Extent,
     *,
     spacing: Numbers = 1,
     normalize: Normalize | None = None,
@@ -58,6 +61,18 @@ def steps(
     return pitch / length * (2 if mode == "centred" else 1)
 
 
+def starts(
+    extent: Extent, step: Tensor, *, spacing: Numbers = 1, offset: Numbers = 0, normalize: Normalize | None = None
+) -> Tensor:
+    """Coordinate of the first token along each axis, `[A]`, for neighbours that are `step` apart."""
+    start = step.new_tensor(per_axis("offset", offset, len(extent)))
+    if normalize == "reference":
+        return start * step / step.new_tensor(per_axis("spacing", spacing, len(extent)))
+    if normalize == "centred":
+        return start - step * (sizes(extent, step.device) - 1) / 2
+    return start + step / 2 if normalize == "unit" else start
+
+
 def axis_coordinates(
     *extent: int,
     spacing: Numbers = 1,
@@ -71,12 +86,23 @@ def axis_coordinates(
     """The coordinates along each axis, A tensors `[N_a]`: what `grid` takes the product of."""
     check_extent(extent)
     step = steps(extent, spacing=spacing, normalize=normalize, by=by, reference=reference, device=device)  # [A]
-    start = step.new_tensor(per_axis("offset", offset, len(extent)))  # [A]
-    if normalize == "centred":
-        start = start - step * (sizes(extent, device) - 1) / 2
-    elif normalize == "unit":
-        start = start + step / 2
+    start = starts(extent, step, spacing=spacing, offset=offset, normalize=normalize)
     return tuple((torch.arange(n, device=device) * step[a] + start[a]).to(dtype) for a, n in enumerate(extent))
+
+
+def place(
+    indices: Tensor,
+    extent: Extent,
+    *,
+    spacing: Numbers = 1,
+    offset: Numbers = 0,
+    normalize: Normalize | None = None,
+    by: By = "axis",
+    reference: Sequence[int] | None = None,
+) -> Tensor:
+    """Coordinates of chosen tokens `[.., A]` of a grid, by their indices along each axis: what `grid` has in those places."""
+    step = steps(extent, spacing=spacing, normalize=normalize, by=by, reference=reference, device=indices.device)
+    return indices.to(step.dtype) * step + starts(extent, step, spacing=spacing, offset=offset, normalize=normalize)
 
 
 def grid(
@@ -97,7 +123,7 @@ def grid(
     - `None` or `"index"`: x = offset + d_a i. Units of `spacing`: tokens, pixels, seconds (tubelet / fps), millimetres.
     - `"centred"`: x = offset + (2 i + 1 - N_a) d_a / L, which runs over (-1, 1) (DINOv3).
     - `"unit"`: x = offset + (i + 1/2) d_a / L, which runs over (0, 1).
-    - `"reference"`: x = offset + d_a i R_a / N_a: the grid laid over a reference grid of R tokens (EVA-02).
+    - `"reference"`: x = (offset + d_a i) R_a / N_a: the grid laid over a reference grid of R tokens (EVA-02).
 
     Returns `[N_1 · … · N_A, A]` in `dtype` (float32; float64 on request), computed in float64 where the device has it.
     Raises ValueError for extents below one, wrong counts of numbers and unknown names.

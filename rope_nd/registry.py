@@ -9,15 +9,17 @@ from torch import nn
 
 from ._check import check_options, choose
 from .absolute import Learned, Sinusoidal
+from .bias import ALiBi
 from .freqs import FAMILIES
 from .rope import RoPE
 
 ABSOLUTE: dict[str, Any] = {"learned": Learned, "sinusoidal": Sinusoidal}
+BIASES: dict[str, Any] = {"alibi": ALiBi}
 
 
 @dataclass(frozen=True)
 class Host:
-    """What an encoding must know of the model that it serves."""
+    """What an encoding must know of the model that it serves; `heads` are the key heads, `queries` those of the queries."""
 
     dim: int
     heads: int
@@ -25,22 +27,27 @@ class Host:
     layers: int
     trained_extent: tuple[int, ...]
     prefix_tokens: int
+    queries: int | None = None
 
 
 def list_encodings() -> list[str]:
     """Every name that `wrap` takes."""
-    return ["none", *ABSOLUTE, *FAMILIES]
+    return ["none", *ABSOLUTE, *BIASES, *FAMILIES]
 
 
 def make(name: str, axes: int, host: Host, **options: Any) -> nn.ModuleList | nn.Module | None:
-    """The encoding of that name for this host: None, an absolute one, or a `RoPE` (a ModuleList of one a layer if learned)."""
+    """The encoding of that name for this host: None, an absolute one, a bias, or a `RoPE` (a ModuleList of one a layer if learned)."""
     choose("encoding", name, list_encodings())
-    if name == "none":
+    if name == "none" or name in BIASES:
         if options.pop("scaling", None) not in (None, "none"):
-            raise ValueError("encoding 'none' has no positions to scale: leave scaling out")
-        if options:
+            reason = "has no positions to scale" if name == "none" else "is the same at every size"
+            raise ValueError(f"encoding {name!r} {reason}: leave scaling out")
+        if name == "none" and options:
             raise ValueError(f"encoding 'none' has no options, got {sorted(options)}")
-        return None
+        if name == "none":
+            return None
+        check_options(f"encoding {name!r}", options, BIASES[name])
+        return BIASES[name](host.queries or host.heads, axes, **options)
     if name in ABSOLUTE:
         options = {k: v for k, v in options.items() if not (name == "learned" and k == "scaling" and v is None)}
         if name == "learned":  # the others hand theirs to a RoPE, which looks at them

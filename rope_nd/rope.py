@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from ._check import check_extent, check_options, choose, per_axis
 from .freqs import FAMILIES, magnitudes
-from .positions import as_positions, grid, sizes, steps, wide
+from .positions import Extent, as_positions, grid, place, sizes, steps, wide
 from .rotation import Layout, Rotation, angles
 from .scaling import Scaling, Temperature, build, check_temperature, identity, needs
 from .scaling import temperature as score_factor
@@ -99,7 +99,7 @@ class RoPE(nn.Module):
         with torch.no_grad():
             self.freqs.copy_(self._initial)
 
-    def forward(self, positions: Tensor, extent: tuple[int, ...] | None = None) -> Rotation:
+    def forward(self, positions: Tensor, extent: Extent | None = None) -> Rotation:
         """Tables for `positions` `[N, A]` or `[B, N, A]`, scaled for `extent` (tokens an axis of the whole grid).
 
         With a scaling or temperature that depends on the size, `extent` is required; a kept subset passes the whole grid's.
@@ -114,7 +114,7 @@ class RoPE(nn.Module):
             prefix_tokens=self.prefix_tokens,
             temperature=factor,
             dtype=self.rotate_dtype,
-            table_dtype=self.freqs.dtype if self.learned else torch.float32,
+            table_dtype=self.vectors().dtype if self.learned else torch.float32,
         )
 
     def at(self, *extent: int) -> Rotation:
@@ -128,9 +128,20 @@ class RoPE(nn.Module):
         """
         self._check_rank(extent)
         points = grid(*extent, dtype=wide(self.freqs.device), device=self.freqs.device, **self.coordinates)  # type: ignore[arg-type]
-        if self.trained_extent is None or self._rule is identity:
-            return points
-        return points * (self._steps(self.trained_extent) / self._steps(extent)).clamp(min=1)
+        return points * self._pitch(extent)
+
+    def place(self, indices: Tensor, extent: Extent) -> Tensor:
+        """The coordinates `[.., A]` that `positions` has for chosen tokens, by their indices along each axis."""
+        return place(indices, extent, **self.coordinates) * self._pitch(extent)  # type: ignore[arg-type]
+
+    @property
+    def sized(self) -> bool:
+        """Whether the size of the grid matters, to the coordinates or to the rule."""
+        return self._needs_extent or self.coordinates.get("normalize") not in (None, "index")
+
+    def vectors(self) -> Tensor:
+        """The wave vectors in use `[H|1, P, A]`, before scaling and strength."""
+        return self.freqs
 
     def no_weight_decay(self) -> set[str]:
         """Names of parameters that weight decay must leave alone: learned frequencies."""
@@ -141,8 +152,9 @@ class RoPE(nn.Module):
         shape = "x".join(map(str, self.freqs.shape))
         return f"head_dim={self.head_dim}, axes={self.axes}, freqs={shape} {kind}, layout={self.layout!r}, scaling={self.scaling!r}"
 
-    def _scaled(self, extent: tuple[int, ...] | None) -> tuple[Tensor, Tensor | None]:
+    def _scaled(self, extent: Extent | None) -> tuple[Tensor, Tensor | None]:
         """The wave vectors for this extent, and the factor on the scores."""
+        freqs = self.vectors()
         if extent is not None:
             self._check_rank(extent)
         elif self._needs_extent:
@@ -151,19 +163,25 @@ class RoPE(nn.Module):
                 "rope(positions, extent=(h, w)) with the whole grid's tokens an axis, or rope.at(h, w)"
             )
         if self._rule is identity and self.temperature is None:
-            return self.freqs, None
-        trained = sizes(self.trained_extent or (1,) * self.axes, self.freqs.device)  # [A]
-        count = trained if extent is None else sizes(extent, self.freqs.device)
+            return freqs, None
+        trained = sizes(self.trained_extent or (1,) * self.axes, freqs.device)  # [A]
+        count = trained if extent is None else sizes(extent, freqs.device)
         factor = None if self.temperature is None else score_factor(self.temperature, count, trained)
         length = trained * self._steps(self.trained_extent or (1,) * self.axes)
-        return self._rule(self.freqs, (count / trained).clamp(min=1), length), factor
+        return self._rule(freqs, (count / trained).clamp(min=1), length), factor
 
-    def _steps(self, extent: tuple[int, ...]) -> Tensor:
+    def _pitch(self, extent: Extent) -> Tensor | int:
+        """What brings normalised coordinates back to the trained pitch where a rule does the stretching, `[A]`."""
+        if self.trained_extent is None or self._rule is identity:
+            return 1
+        return (self._steps(self.trained_extent) / self._steps(extent)).clamp(min=1)
+
+    def _steps(self, extent: Extent) -> Tensor:
         options = {k: v for k, v in self.coordinates.items() if k != "offset"}
         return steps(extent, device=self.freqs.device, **options)  # type: ignore[arg-type]
 
-    def _check_rank(self, extent: tuple[int, ...]) -> None:
-        if len(check_extent(tuple(extent))) != self.axes:
+    def _check_rank(self, extent: Extent) -> None:
+        if len(extent if isinstance(extent, Tensor) else check_extent(tuple(extent))) != self.axes:
             raise ValueError(f"extent={tuple(extent)!r} has {len(extent)} entries: this RoPE has axes={self.axes}")
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> RoPE:
@@ -196,6 +214,8 @@ def _check_widths(head_dim: int, rotary_dim: int, axes: int, heads: int | None, 
 def _trained(extent: tuple[int, ...] | None, axes: int) -> tuple[int, ...] | None:
     if extent is None:
         return None
+    if not isinstance(extent, (tuple, list)):
+        raise ValueError(f"trained_extent={extent!r}: give the token count of each axis, for example {(14,) * axes}")
     trained = check_extent(tuple(extent), "trained_extent")
     if len(trained) != axes:
         raise ValueError(f"trained_extent={trained!r} has {len(trained)} entries for axes={axes}")

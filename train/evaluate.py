@@ -20,7 +20,7 @@ from rich.table import Table
 from torch import Tensor, nn
 
 from rope_nd.scaling import RULES
-from rope_nd.wrapping import WrappedVisionTransformer
+from rope_nd.wrapping import Wrapped
 from train import cli
 from train.config import Config
 from train.data import Drawn, glyphs, loader, pictures
@@ -124,7 +124,7 @@ def measure(
 @torch.inference_mode()
 def fingerprint(model: nn.Module, size: Size) -> bytes:
     """What a model does with positions at a size, as a digest: codes, tables and score factors."""
-    if not isinstance(model, WrappedVisionTransformer):
+    if not isinstance(model, Wrapped):
         return b"timm"
     tokens, wheres, _ = model.eval().start(torch.zeros(1, model.in_chans, *size))
     tables = [tokens, *(where.temperature for where in wheres)]

@@ -39,7 +39,8 @@ from rope_nd.registry import Host, make
 from rope_nd.rope import RoPE
 from rope_nd.scaling import check_temperature
 from rope_nd.scaling import temperature as score_factor
-from rope_nd.wrapping import Where, WrappedAttention
+from rope_nd.wrapping import Where
+from rope_nd.wrapping.attention import WrappedAttention
 from train import cli
 from train.engine import optimizer
 from train.evaluate import Rule, interval

@@ -16,7 +16,8 @@ allowed = {
     "rotation": {"_check", "positions", "kernels"},
     "rope": {"_check", "positions", "freqs", "scaling", "rotation"},
     "absolute": {"_check", "positions", "scaling", "rope"},
-    "registry": {"_check", "absolute", "freqs", "rope"},
+    "bias": {"positions"},
+    "registry": {"_check", "absolute", "bias", "freqs", "rope"},
 }
 
 probe = """

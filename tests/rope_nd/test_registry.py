@@ -6,6 +6,7 @@ from torch import nn
 
 from rope_nd import RoPE, grid, list_encodings
 from rope_nd.absolute import Learned, Sinusoidal
+from rope_nd.bias import Bias
 from rope_nd.freqs import FAMILIES
 from rope_nd.registry import Host, make
 
@@ -20,7 +21,7 @@ def host(axes: int = 2, **changes) -> Host:
 
 def test_the_list_holds_every_name_once_and_none():
     names = list_encodings()
-    assert len(names) == len(set(names)) and {"none", "learned", "sinusoidal", *FAMILIES} == set(names)
+    assert len(names) == len(set(names)) and {"none", "learned", "sinusoidal", "alibi", *FAMILIES} == set(names)
     assert names is not list_encodings()  # a caller may change its own
 
 
@@ -35,6 +36,8 @@ def test_every_name_builds_for_any_number_of_axes_and_reads_a_grid_larger_than_t
     elif name in ("learned", "sinusoidal"):
         assert isinstance(encoding, {"learned": Learned, "sinusoidal": Sinusoidal}[name])
         assert encoding(points, extent).shape == (len(points), 48)
+    elif name == "alibi":
+        assert isinstance(encoding, Bias) and encoding(points, points, extent).shape == (3, len(points), len(points))
     else:
         ropes = encoding if isinstance(encoding, nn.ModuleList) else [encoding]
         for rope in ropes:
@@ -87,7 +90,7 @@ def test_options_reach_the_encoding():
 @pytest.mark.parametrize(
     "name, axes, options, says",
     [
-        ("axail", 2, {}, "unknown encoding 'axail': choose one of 'none', 'learned', 'sinusoidal', 'axial'"),
+        ("axail", 2, {}, "unknown encoding 'axail': choose one of 'none', 'learned', 'sinusoidal', 'alibi', 'axial'"),
         ("axail", 2, {}, "did you mean 'axial'"),
         ("leaned", 2, {}, "did you mean 'learned'"),
         (None, 2, {}, "unknown encoding None"),

@@ -12,9 +12,6 @@ from timm.layers import set_fused_attn
 from timm.models.vision_transformer import (
     Attention,
     Block,
-    ParallelScalingBlock,
-    ParallelThingsBlock,
-    ResPostBlock,
     VisionTransformer,
 )
 from timm.optim import param_groups_weight_decay
@@ -23,7 +20,10 @@ from torch._dynamo.testing import CompileCounterWithBackend
 
 from rope_nd import RoPE, list_encodings, unwrap, wrap
 from rope_nd.absolute import Learned, Sinusoidal
-from rope_nd.wrapping import Where, WrappedAttention, WrappedVisionTransformer
+from rope_nd.bias import ALiBi
+from rope_nd.wrapping import Where
+from rope_nd.wrapping.attention import WrappedAttention
+from rope_nd.wrapping.plain import WrappedVisionTransformer
 
 
 def vit(seed: int = 0, gated: bool = False, **options) -> VisionTransformer:
@@ -299,7 +299,7 @@ def test_shuffling_tokens_with_their_coordinates_changes_nothing(pool, name):
     def pooled(order: torch.Tensor, coordinates: torch.Tensor) -> torch.Tensor:
         tokens = torch.cat([model.cls_token.expand(2, -1, -1), patches[:, order]], 1)
         for block, rope in zip(model.blocks, ropes):
-            tokens = block(tokens, Where(rope.at(4, 4).keep(coordinates)))
+            tokens = block(tokens, Where(((rope.at(4, 4).keep(coordinates),),)))
         return model.forward_head(model.norm(tokens))
 
     same = torch.arange(16)
@@ -824,14 +824,7 @@ small = {"pretrained": False, "num_classes": 2}
             ),
             "does not know SwinTransformer",
         ),
-        (
-            lambda: wrap(timm.create_model("eva02_tiny_patch14_224", depth=1, embed_dim=24, num_heads=2, **small), "axial"),
-            "does not know Eva",
-        ),
         (lambda: wrap(Mine(depth=1, embed_dim=12, num_heads=1), "axial"), "does not know Mine"),
-        (lambda: wrap(vit(block_fn=ResPostBlock), "axial"), "does not know ResPostBlock with Attention"),
-        (lambda: wrap(vit(block_fn=ParallelScalingBlock), "axial"), "does not know ParallelScalingBlock"),
-        (lambda: wrap(vit(attn_layer="diff"), "axial"), "does not know Block with DiffAttention"),
         (lambda: wrap(wrap(vit(), "axial"), "axial"), "wrapped already"),
         (lambda: wrap(wrap(vit(), "none"), "learned"), "unwrap it first"),
         (lambda: unwrap(vit()), "VisionTransformer was not wrapped"),
@@ -845,7 +838,6 @@ small = {"pretrained": False, "num_classes": 2}
         (lambda: wrap(vit(), "axial", scaling="yarm"), "did you mean 'yarn'"),
         (lambda: wrap(vit(), "axial", temperature="logg"), "did you mean 'log'"),
         (lambda: wrap(vit(), "none", temperature=-1.0), "temperature=-1.0"),
-        (lambda: wrap(vit(block_fn=ParallelThingsBlock), "axial"), "does not know ParallelThingsBlock"),
         (lambda: wrap(vit(), "none", theta=3.0), "'none' has no options, got ['theta']"),
         (lambda: wrap(vit(), "none", scaling="pi"), "no positions to scale"),
         (lambda: wrap(vit(), "learned", scaling="yarn"), "choose one of 'pi', 'none'"),
@@ -861,9 +853,24 @@ small = {"pretrained": False, "num_classes": 2}
         (lambda: wrap(vit(), "axial")(images(3, 32, 32)), "input of shape [3, 32, 32]: expected [B, C, H, W]"),
         (lambda: wrap(vit(), "axial")(images(1, 3, 2, 32, 32)), "expected [B, C, H, W]"),
         (lambda: wrap(vit(), "axial").forward_intermediates(images(), output_fmt="NHWC"), "unknown output_fmt 'NHWC'"),
-        (lambda: wrap(vit(), RoPE(16, 2))(images()), "prefix tokens"),
-        (lambda: wrap(vit(), RoPE(32, 2, prefix_tokens=1))(images()), "the tables turn 32"),
-        (lambda: wrap(vit(), RoPE(16, 3, prefix_tokens=1))(images()), "axes"),
+        (lambda: wrap(vit(), RoPE(16, 2)), "prefix_tokens=0 unturned, the model has 1 prefix tokens"),
+        (lambda: wrap(vit(), RoPE(32, 2, prefix_tokens=1)), "made for head_dim=32, the model has 16"),
+        (lambda: wrap(vit(), RoPE(16, 3, prefix_tokens=1)), "axes=3: image models have 2"),
+        (lambda: wrap(vit(), RoPE(16, 2, "mixed", heads=2, prefix_tokens=1)), "frequencies for 2 heads, the model 3"),
+        (lambda: wrap(vit(), Sinusoidal(32, 2)), "encoding has 32 channels, the model 48: make it with dim=48"),
+        (lambda: wrap(vit(), Learned(32, 2, trained_extent=(4, 4))), "encoding has 32 channels, the model 48"),
+        (lambda: wrap(vit(), ALiBi(4, 2)), "encoding has 4 heads, the model 3: make it with heads=3"),
+        (lambda: wrap(vit(), nn.Linear(2, 2)), "encoding is a Linear: give a name, a RoPE"),
+        (
+            lambda: wrap(vit(), nn.ModuleList([RoPE(16, 2, prefix_tokens=1)] * 3)),
+            "a list of 3 modules: give one, or one for each of 2",
+        ),
+        (lambda: wrap(vit(), "alibi", scaling="yarn"), "is the same at every size: leave scaling out"),
+        (lambda: wrap(vit(), "axial", keep_pos_embed="rotry"), "did you mean 'rotary'"),
+        (lambda: wrap(vit(), "axial", trained_extent=14), "trained_extent=14: give the token count of each axis"),
+        (lambda: wrap(vit(), "native", scaling="yarn"), "no rotary encoding of its own to scale"),
+        (lambda: wrap(vit(), "native", theta=3.0), "'native' has no option 'theta'"),
+        (lambda: wrap(vit(), "axial", augment={"batch": 2}), "augment has no option 'batch'"),
     ],
 )
 def test_what_cannot_be_wrapped_or_run_is_named_with_its_mend(call, says):

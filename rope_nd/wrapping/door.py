@@ -1,0 +1,224 @@
+"""`wrap`: give a timm transformer the position encoding asked for, at any height and width, without touching timm's code.
+
+A model keeps its modules and keys; its class and those of its attentions are exchanged for subclasses, each for one exact timm
+class.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from torch import nn
+
+from .._check import check_options, choose
+from ..absolute import Learned, Sinusoidal
+from ..bias import Bias
+from ..freqs import FAMILIES
+from ..registry import Host, list_encodings, make
+from ..rope import RoPE
+from ..scaling import Scaling, Temperature, check_temperature
+from .families import CLASSIFIERS, OURS, attentions, swaps, trunk, wrapped_trunk
+from .model import KINDS, Settings, Wrapped, lead
+from .native import augmentation, layout_of, native
+
+Keep = bool | str | Collection[str]
+
+
+def wrap(
+    model: nn.Module,
+    encoding: str | nn.Module,
+    *,
+    axes: int = 2,
+    keep_pos_embed: Keep = False,
+    strength: float | tuple[float, ...] = 1.0,
+    scaling: Scaling | None = None,
+    temperature: Temperature | None = None,
+    augment: Mapping[str, Any] | None = None,
+    trained_extent: tuple[int, ...] | None = None,
+    **options: Any,
+) -> nn.Module:
+    """Give a timm model `encoding` instead of its own positions; it then takes any height and width.
+
+        model = wrap(timm.create_model("vit_small_patch16_224"), "axial", theta=100)
+        model = wrap(timm.create_model("vit_small_patch16_dinov3"), "native", scaling="yarn")
+
+    - `encoding`: a name of `list_encodings()`; a module (`RoPE`, `Sinusoidal`, `Learned`, a `Bias`); or `"native"`, the model's own
+      positions as they are, at any size, whose rotary part can then be scaled.
+    - `keep_pos_embed`: what stays of the model's own positions: all (True), none, or some of `"absolute"` (its table, resized to
+      the input), `"rotary"`, `"bias"` (relative tables, resized). What does not stay is frozen under its key, unread.
+    - `strength`: share of each angle that is turned; 0 with `keep_pos_embed=True` is the original model.
+    - `scaling`, `temperature`: for inputs above `trained_extent` (tokens an axis, the model's own grid by default).
+    - `augment`: `shift`, `jitter`, `rescale` of coordinates in training, one draw a sample.
+    - further options go to the encoding; a rotary one pairs channels as the model did (`layout`), if it turned before.
+
+    Changes the model it is given and returns it (deepcopy first to keep the old one); `unwrap` undoes it. A model made with
+    `features_only=True` and a classifier around an encoder are wrapped inside. Raises ValueError for a class it does not know,
+    naming it.
+    """
+    inner = trunk(model)
+    if isinstance(inner, Wrapped):
+        raise ValueError("this model is wrapped already: unwrap it first")
+    exchange = swaps(inner)
+    if axes != 2:
+        raise ValueError(f"axes={axes}: image models have 2")
+    check_temperature(temperature)
+    check_options("augment", augment or {}, also=("shift", "jitter", "rescale"))
+    kept = _kept(keep_pos_embed) if encoding != "native" else frozenset({"absolute", "bias"})
+    origin = type(inner)
+    inner.__class__ = exchange[0][1]  # for what its class knows; a refusal below puts it back
+    try:
+        extent = trained_extent if trained_extent is not None else inner.grid()
+        host = _host(inner, extent)
+        module = _encoding(inner, encoding, host, strength, scaling, temperature, options)
+        rope = getattr(inner, inner.own_rope, None)
+        before = None if rope is None or "rotary" not in kept else _native(rope, host)
+    except ValueError:
+        inner.__class__ = origin
+        raise
+    drawn = dict(augment or {}) or (augmentation(rope) if encoding == "native" and rope is not None else {})
+    inner.wrapped = Settings(axes, tuple(extent), kept, temperature, drawn)
+    rotating = inner.rotating()
+    for number, block in enumerate(inner.blocks):
+        for layer in attentions(block) if block in rotating else ():
+            layer.layer = number
+    for part, ours in exchange:
+        part.__class__ = ours
+    if type(_around(model)) in CLASSIFIERS:
+        _around(model).__class__ = CLASSIFIERS[type(_around(model))]
+    _leave_out(inner, set(KINDS) - kept - ({"rotary"} if encoding == "native" else set()))
+    inner.encoding, inner.own_rotary = module, before
+    return model
+
+
+def unwrap(model: nn.Module) -> nn.Module:
+    """The timm model as it was before `wrap`, weights as they are now."""
+    inner = wrapped_trunk(model)
+    if inner is None:
+        raise ValueError(f"{type(model).__name__} was not wrapped")
+    settings, parameters = inner.wrapped, dict(inner.named_parameters())
+    for name, learns in settings.frozen.items():
+        if name in parameters:
+            parameters[name].requires_grad_(learns)
+    del inner.wrapped, inner.encoding, inner.own_rotary
+    for part in model.modules():
+        if type(part) in OURS.values():
+            vars(part).pop("layer", None)
+            part.__class__ = type(part).__bases__[-1]
+    for name, attribute, own, value in settings.changed:
+        part = inner.get_submodule(name)
+        setattr(part, attribute, value) if own else delattr(part, attribute)
+    return model
+
+
+def _kept(keep: Keep) -> frozenset[str]:
+    """The kinds of the model's own positions that stay."""
+    if isinstance(keep, bool):
+        return frozenset(KINDS if keep else ())
+    names = (keep,) if isinstance(keep, str) else tuple(keep)
+    return frozenset(choose("kind of positions to keep", name, KINDS) for name in names)
+
+
+def _around(model: nn.Module) -> nn.Module:
+    """The classifier or model inside a feature extractor."""
+    return model.model if hasattr(model, "out_indices") else model  # type: ignore[return-value]
+
+
+def _host(inner: Wrapped, extent: tuple[int, ...]) -> Host:
+    """What an encoding must know of this model."""
+    layers = [layer for block in inner.rotating() for layer in attentions(block)]
+    first = layers[0]
+    pairs = 2 if hasattr(first, "lambda_init") else 1  # differential attention: each head is two
+    width = int(getattr(first, "head_dim", 0)) or round(first.scale**-2)
+    queries = pairs * first.num_heads
+    keys = math.gcd(*(pairs * getattr(layer, "num_kv_heads", layer.num_heads) for layer in layers))
+    return Host(inner.embed_dim, keys, width, len(inner.blocks), extent, inner.prefix_tokens(), queries)
+
+
+def _native(rope: nn.Module, host: Host, **options: Any) -> nn.Module:
+    known = {"prefix_tokens": host.prefix_tokens, "trained_extent": host.trained_extent}
+    return native(rope, host.head_dim, host.layers, **known, **options)
+
+
+def _encoding(
+    inner: Any, encoding: str | nn.Module, host: Host, strength: Any, scaling: Any, temperature: Any, options: dict[str, Any]
+) -> nn.Module | None:
+    """The encoding asked for, checked against the model it is for."""
+    rope = getattr(inner, inner.own_rope, None)
+    turning = {"strength": strength, "temperature": temperature}
+    if isinstance(encoding, nn.Module):
+        given = {**options, "scaling": scaling, "strength": None if strength == 1.0 else strength}
+        given |= {"temperature": temperature if _turns(encoding) else None}
+        told = ", ".join(f"{name}={value!r}" for name, value in given.items() if value is not None)
+        if told:
+            raise ValueError(f"encoding is a module: {told} must be given to it")
+        _check_module(encoding, host)
+        return encoding
+    choose("encoding", encoding, ["native", *list_encodings()])
+    if encoding == "native":
+        if options:
+            raise ValueError(f"encoding 'native' has no option {sorted(options)[0]!r}: it takes scaling, temperature, strength")
+        if rope is not None:
+            return _native(rope, host, scaling=scaling, **turning)
+        if scaling not in (None, "none") or strength != 1.0:
+            raise ValueError(
+                f"{type(inner).__bases__[-1].__name__} has no rotary encoding of its own to scale: leave scaling, strength"
+            )
+        return None
+    if encoding in FAMILIES:
+        return make(encoding, 2, host, scaling=scaling, **{"layout": layout_of(rope), **turning, **options})
+    if strength != 1.0:
+        raise ValueError(f"strength={strength!r} is the share of a rotation: encoding {encoding!r} has none")
+    return make(encoding, 2, host, scaling=scaling, **options)
+
+
+def _turns(encoding: nn.Module) -> bool:
+    return isinstance(lead(encoding), RoPE)
+
+
+def _check_module(encoding: nn.Module, host: Host) -> None:
+    """A module that does not fit the model is refused before anything runs."""
+    ropes = encoding if isinstance(encoding, nn.ModuleList) else [encoding]
+    if isinstance(encoding, nn.ModuleList) and len(encoding) not in (1, host.layers):
+        raise ValueError(f"encoding is a list of {len(encoding)} modules: give one, or one for each of {host.layers} layers")
+    for one in ropes:
+        if isinstance(one, RoPE):
+            _check_fit(one, host)
+        elif isinstance(encoding, nn.ModuleList) or not isinstance(one, (Sinusoidal, Learned, Bias)):
+            raise ValueError(f"encoding is a {type(one).__name__}: give a name, a RoPE, Sinusoidal, Learned or Bias")
+    width = getattr(encoding, "dim", encoding.table.shape[-1] if isinstance(encoding, Learned) else host.dim)
+    if width != host.dim:
+        raise ValueError(f"encoding has {width} channels, the model {host.dim}: make it with dim={host.dim}")
+    if isinstance(encoding, Bias) and getattr(encoding, "heads", host.queries) != host.queries:
+        raise ValueError(f"encoding has {encoding.heads} heads, the model {host.queries}: make it with heads={host.queries}")
+
+
+def _check_fit(rope: RoPE, host: Host) -> None:
+    if rope.axes != 2:
+        raise ValueError(f"the RoPE has axes={rope.axes}: image models have 2")
+    if rope.head_dim != host.head_dim:
+        raise ValueError(f"the RoPE is made for head_dim={rope.head_dim}, the model has {host.head_dim}: make it with that")
+    if rope.prefix_tokens != host.prefix_tokens:
+        raise ValueError(
+            f"the RoPE leaves prefix_tokens={rope.prefix_tokens} unturned, the model has {host.prefix_tokens} prefix tokens "
+            f"(class and register tokens): make it with prefix_tokens={host.prefix_tokens}"
+        )
+    heads = rope.freqs.shape[0]
+    if heads > 1 and host.heads % heads:
+        raise ValueError(
+            f"the RoPE has frequencies for {heads} heads, the model {host.heads} key heads: make it with heads={host.heads}"
+        )
+
+
+def _leave_out(inner: Any, kinds: set[str]) -> None:
+    """Freeze the model's own positions of these kinds and keep them from being read; remember what that changes."""
+    settings, parameters = inner.wrapped, dict(inner.named_parameters())
+    for name in (name for kind in kinds for name in inner.own_parameters(kind)):
+        settings.frozen[name] = parameters[name].requires_grad
+        parameters[name].requires_grad_(False)
+    changes = [inner.when_dropped[kind] for kind in kinds if kind in inner.when_dropped]
+    for name, attribute, value in changes + ([("", "rope_is_mixed", False)] if hasattr(inner, "rope_is_mixed") else []):
+        part = inner.get_submodule(name)
+        settings.changed.append((name, attribute, attribute in vars(part), getattr(part, attribute, None)))
+        setattr(part, attribute, value)

@@ -1,0 +1,163 @@
+"""What every wrapped model has in common: positions made, told to the blocks, named to optimizers.
+
+The mixin stands before a timm class (`class WrappedNaFlexVit(.., Wrapped, NaFlexVit)`), whose modules and keys it uses.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar
+
+import torch
+from timm.models._manipulate import checkpoint
+from torch import Tensor, nn
+
+from ..absolute import Learned, Sinusoidal
+from ..bias import Bias
+from ..positions import augment as augment_positions
+from ..positions import grid, keep, sizes
+from ..rope import RoPE
+from ..rotation import Rotation
+from ..scaling import Temperature, temperature
+from .where import Where
+
+KINDS = ("absolute", "rotary", "bias")
+
+
+@dataclass
+class Settings:
+    """How a model was wrapped, and what `unwrap` must put back."""
+
+    axes: int
+    trained_extent: tuple[int, ...]
+    kept: frozenset[str]  # of the model's own positions, some of KINDS
+    temperature: Temperature | None
+    augment: dict[str, Any]
+    frozen: dict[str, bool] = field(default_factory=dict)  # parameter -> did it learn
+    changed: list[tuple[str, str, bool, Any]] = field(default_factory=list)  # module, attribute, was it there, value
+
+
+class Wrapped(nn.Module):
+    """A timm model with positions of our own, at any height and width."""
+
+    encoding: nn.Module | None
+    own_rotary: nn.Module | None  # what the model turned by before, if that is kept
+    wrapped: Settings
+
+    own: ClassVar[dict[str, str]] = {  # the parameters of the model's own positions, by kind
+        "absolute": r"pos_embed$",
+        "rotary": r"rope\.",
+        "bias": r".*relative_position_bias_table$",
+    }
+    own_rope: ClassVar[str] = "rope"  # the module that the model turned by
+    when_dropped: ClassVar[dict[str, tuple[str, str, Any]]] = {}  # kind -> a module's attribute and its value
+
+    def own_parameters(self, kind: str) -> list[str]:
+        """Names of the parameters of the model's own positions."""
+        return [name for name, _ in self.named_parameters() if re.match(self.own[kind], name)]
+
+    def rotating(self) -> list[Any]:
+        """The blocks that are told of positions."""
+        return list(self.blocks)
+
+    def grid(self) -> tuple[int, ...]:
+        """The token grid that the model, and its table, are made for."""
+        return tuple(self.patch_embed.grid_size)
+
+    def prefix_tokens(self) -> int:
+        """How many tokens stand before the patches where they attend."""
+        return int(self.num_prefix_tokens)
+
+    def no_weight_decay(self) -> set[str]:
+        """timm's names, and those of learned position parameters."""
+        learned = {f"encoding.{name}" for name in _undecayed(self.encoding)}
+        return {*super().no_weight_decay(), *learned, *self.own_parameters("rotary")}
+
+    def group_matcher(self, coarse: bool = False) -> Any:
+        """timm's, with our positions beside the model's own: in the stem, which layer decay slows the most."""
+        matcher = super().group_matcher(coarse)
+        if callable(matcher):
+            return lambda name: 0 if name.startswith("encoding.") else matcher(name)
+        return {**matcher, "stem": rf"{matcher['stem']}|^encoding\."}
+
+    def _points(self, encoding: nn.Module | None, extent: tuple[int, ...], batch: int, augment: dict[str, Any]) -> Tensor:
+        """Coordinates of the patch tokens `[N, A]`, augmented per sample in training `[B, N, A]`."""
+        enc = lead(encoding)
+        points = enc.positions(*extent) if enc is not None else grid(*extent, device=next(self.parameters()).device)
+        return augment_positions(points, batch=batch, **augment) if self.training and augment else points
+
+    def _code(self, points: Tensor, extent: Any) -> Tensor | None:
+        """What an absolute encoding adds to the patch tokens, `[N, C]` or `[B, N, C]`."""
+        return each(self.encoding, points, extent) if isinstance(self.encoding, (Sinusoidal, Learned)) else None
+
+    def _where(
+        self,
+        points: Tensor,
+        extent: Any,
+        kept: Tensor | None = None,
+        mask: Tensor | None = None,
+        is_causal: bool = False,
+        own_points: Tensor | None = None,
+    ) -> Where:
+        """What the blocks are told: rotations, biases, a factor on the scores, masks. `kept`: indices `[B, K]` of what is left."""
+        settings, prefix = self.wrapped, self.prefix_tokens()
+        seen = points if kept is None else keep(points, kept)
+        new, old = self._rotations(self.encoding, seen, extent), ()
+        if own_points is not None:
+            old = self._rotations(self.own_rotary, own_points if kept is None else keep(own_points, kept), extent)
+        layers = max(len(old), len(new))
+        chains = tuple(tuple(r[layer if len(r) > 1 else 0] for r in (old, new) if r) for layer in range(layers))
+        factor = None if settings.temperature is None or new else self._factor(settings.temperature, extent, points.device)
+        biases: tuple[Tensor, ...] = ()
+        if isinstance(self.encoding, Bias):
+            bias = self.encoding(seen, seen) if not self.encoding.sized else each(self.encoding, seen, extent)
+            biases = (nn.functional.pad(bias, (prefix, 0, prefix, 0)),)
+        return Where(chains, biases, factor, mask, is_causal, extent, "bias" in settings.kept)
+
+    def _rotations(self, encoding: nn.Module | None, points: Tensor, extent: Any) -> tuple[Rotation, ...]:
+        """Rotations of an encoding, one for all layers or one a layer; none if it turns nothing."""
+        ropes: Sequence[Any] = encoding if isinstance(encoding, nn.ModuleList) else [encoding]  # type: ignore[assignment]
+        return tuple(each(rope, points, extent) for rope in ropes) if isinstance(ropes[0], RoPE) else ()
+
+    def _factor(self, kind: Temperature, extent: Any, device: torch.device) -> Tensor:
+        """The temperature of an encoding that has none of its own."""
+        trained = sizes(self.wrapped.trained_extent, device)
+        if isinstance(extent, Tensor):
+            return torch.stack([temperature(kind, sizes(e, device), trained) for e in extent]).view(-1, 1, 1, 1)
+        return temperature(kind, sizes(extent, device), trained)
+
+    def _run(self, block: nn.Module, *args: Any) -> Any:
+        if getattr(self, "grad_checkpointing", False) and self.training and not torch.compiler.is_compiling():
+            return checkpoint(block, *args)
+        return block(*args)
+
+
+def lead(encoding: nn.Module | None) -> Any:
+    """The module that says where tokens are: the first, where there is one a layer."""
+    return encoding[0] if isinstance(encoding, nn.ModuleList) else encoding
+
+
+def each(enc: Any, points: Tensor, extent: Any) -> Any:
+    """What an encoding gives for positions; for samples of several sizes (`extent` `[B, A]`) one by one, where size matters."""
+    if not isinstance(extent, Tensor):
+        return enc(points, extent)
+    if not enc.sized:
+        return enc(points)
+    found = [enc(p, e) for p, e in zip(points, extent)]
+    if not isinstance(found[0], Rotation):
+        return torch.stack(found)
+    per_head = [r if r.cos.ndim == 3 else replace(r, cos=r.cos[None], sin=r.sin[None]) for r in found]  # [H|1, N, P]
+    factors = [r.temperature for r in found if r.temperature is not None]
+    factor = torch.stack(factors).view(-1, 1, 1, 1) if factors else None
+    cos, sin = (torch.stack([getattr(r, name) for r in per_head]) for name in ("cos", "sin"))
+    return replace(found[0], cos=cos, sin=sin, temperature=factor)
+
+
+def _undecayed(encoding: nn.Module | None) -> list[str]:
+    names = []
+    for prefix, module in encoding.named_modules() if encoding is not None else ():
+        if isinstance(module, (RoPE, Learned, Bias)):
+            names += [f"{prefix}.{name}" if prefix else name for name in module.no_weight_decay()]
+    return names

@@ -1,0 +1,124 @@
+"""What an attention layer is told of positions, and the attention that heeds it.
+
+`Where` is made once a forward pass and handed down explicitly, block by block, so that threads, several resolutions in flight
+and gradient checkpointing cannot mix it up. A layer knows its number and picks what is its own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from ..rotation import Rotation
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Where:
+    """Positions, as all layers of one forward pass see them.
+
+    `rotations`: the turns of queries and keys, one chain for all layers or one a layer (empty: none are turned).
+    `biases`: additive terms on the scores `[H, N, N]` or `[B, H, N, N]`, one for all layers or one a layer, N with prefix tokens.
+    `temperature`: a factor on all scores. `mask`, `is_causal`: what the caller forbids, as timm's attention takes them.
+    `extent`: the token grid; `own_bias`: whether layers add the relative bias that came with the model.
+    """
+
+    rotations: tuple[tuple[Rotation, ...], ...] = ()
+    biases: tuple[Tensor, ...] = ()
+    temperature: Tensor | None = None
+    mask: Tensor | None = None
+    is_causal: bool = False
+    extent: tuple[int, ...] = field(default=())
+    own_bias: bool = False
+
+    def turn(self, q: Tensor, k: Tensor, layer: int) -> tuple[Tensor, Tensor]:
+        """Queries and keys as attention should see them, `[B, H, N, D]`."""
+        for rotation in _of(self.rotations, layer) or ():
+            q, k = rotation.qk(q, k)
+        return (q if self.temperature is None else (q * self.temperature).to(q.dtype)), k
+
+    def scores(self, q: Tensor, layer: int, own: Tensor | None) -> tuple[Tensor | None, bool]:
+        """The mask that attention should add (or heed, if boolean), and whether it is causal beside it.
+
+        A mask alone, or causality alone, is passed on as it came; with a bias, all become one additive mask.
+        """
+        parts = [part for part in (own, _of(self.biases, layer)) if part is not None]
+        if not parts and (self.mask is None or not self.is_causal):
+            return self.mask, self.is_causal
+        if self.mask is not None:
+            parts.append(additive(self.mask, q.dtype))
+        if self.is_causal:
+            parts.append(causal(q))
+        total = parts[0]
+        for part in parts[1:]:
+            total = total + part
+        return total.to(q.dtype), False
+
+    def without_prefix(self, tokens: int) -> Where:
+        """For layers before the prefix tokens (`tokens` of them) are there."""
+        bare = tuple(tuple(replace(r, prefix_tokens=0) for r in chain) for chain in self.rotations)
+        return replace(self, rotations=bare, biases=tuple(b[..., tokens:, tokens:] for b in self.biases))
+
+
+def _of(items: tuple[T, ...], layer: int) -> T | None:
+    if not items:
+        return None
+    return items[layer] if len(items) > 1 else items[0]
+
+
+def additive(mask: Tensor, dtype: torch.dtype) -> Tensor:
+    """A mask to be added to scores: true of a boolean mask becomes 0, false minus infinity."""
+    if mask.dtype != torch.bool:
+        return mask
+    return torch.zeros_like(mask, dtype=dtype).masked_fill(~mask, float("-inf"))
+
+
+def causal(q: Tensor) -> Tensor:
+    """`[N, N]`: minus infinity where a key stands after the query."""
+    tokens = q.shape[-2]
+    return torch.full((tokens, tokens), float("-inf"), dtype=q.dtype, device=q.device).triu(1)
+
+
+def probabilities(
+    attn: nn.Module, q: Tensor, k: Tensor, where: Where, *, own: Tensor | None = None, scale: float | None = None
+) -> Tensor:
+    """Softmax of the scaled scores `[B, H, N, N]`, before dropout, of normed and turned queries and keys."""
+    scores = (q * (attn.scale if scale is None else scale)) @ k.mT
+    mask, is_causal = where.scores(q, attn.layer, own)
+    if mask is not None:
+        scores = scores + additive(mask, scores.dtype)
+    if is_causal:
+        scores = scores + causal(q)
+    return scores.softmax(dim=-1)
+
+
+def attend(
+    attn: Any, q: Tensor, k: Tensor, v: Tensor, where: Where, *, own: Tensor | None = None, scale: float | None = None
+) -> Tensor:
+    """Attention of the timm layer `attn`, fused or not as it says: `[B, H, N, D]` -> `[B, H, N, D]`.
+
+    `q`, `k` come normed and turned; `own` is the layer's own additive bias. Grouped keys and values are repeated here, after the
+    turning, which is done once a key head.
+    """
+    if k.shape[1] != q.shape[1]:
+        k, v = (x.repeat_interleave(q.shape[1] // k.shape[1], dim=1) for x in (k, v))
+    if attn.fused_attn:
+        mask, is_causal = where.scores(q, attn.layer, own)
+        drop = attn.attn_drop.p if attn.training else 0.0
+        kept = attn.scale if scale is None else scale
+        return nn.functional.scaled_dot_product_attention(q, k, v, mask, drop, is_causal=is_causal, scale=kept)
+    return attn.attn_drop(probabilities(attn, q, k, where, own=own, scale=scale)) @ v
+
+
+def split(x: Tensor, heads: int) -> Tensor:
+    """`[B, N, H · D]` -> `[B, H, N, D]`."""
+    return x.unflatten(-1, (heads, -1)).transpose(1, 2)
+
+
+def merge(x: Tensor) -> Tensor:
+    """`[B, H, N, D]` -> `[B, N, H · D]`."""
+    return x.transpose(1, 2).flatten(2)
