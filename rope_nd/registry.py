@@ -36,7 +36,7 @@ def list_encodings() -> list[str]:
 
 
 def make(name: str, axes: int, host: Host, **options: Any) -> nn.ModuleList | nn.Module | None:
-    """The encoding of that name for this host: None, an absolute one, a bias, or a `RoPE` (a ModuleList of one a layer if learned)."""
+    """The encoding of that name for this host: None, an absolute one, a bias, a `RoPE` (one a layer in a ModuleList if learned)."""
     choose("encoding", name, list_encodings())
     if name == "none" or name in BIASES:
         if options.pop("scaling", None) not in (None, "none"):

@@ -45,7 +45,7 @@ class Config:
     img_size: tuple[int, ...] = (224,)
     """Training size in pixels: one number, or height and width."""
     encoding: str = "axial"
-    """Position encoding, a name of rope_nd.list_encodings(); timm keeps the model's own."""
+    """A name of rope_nd.list_encodings(), native (the model's own positions, at any size), or timm (the model unwrapped)."""
     encoding_kwargs: tuple[str, ...] = ()
     """Options of the encoding as key=value, for example theta=100.0."""
     keep_pos_embed: bool = False

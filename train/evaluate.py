@@ -7,9 +7,10 @@ import functools
 import hashlib
 import os
 import resource
+import secrets
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, is_dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -19,8 +20,10 @@ import tyro
 from rich.table import Table
 from torch import Tensor, nn
 
+from rope_nd.registry import BIASES
 from rope_nd.scaling import RULES
-from rope_nd.wrapping import Wrapped
+from rope_nd.wrapping.families import wrapped_trunk
+from rope_nd.wrapping.stack import Stack
 from train import cli
 from train.config import Config
 from train.data import Drawn, glyphs, loader, pictures
@@ -96,7 +99,8 @@ def interval(right: Tensor, groups: Tensor, draws: int = 1000) -> tuple[float, f
 
 def usable(encoding: str, rules: Iterable[Rule]) -> list[Rule]:
     """The rules that mean anything for an encoding: tables can only be stretched, no positions not at all, timm is left alone."""
-    scalings = {"none": ("none",), "timm": ("none",), "learned": ("none", "pi")}.get(encoding, ("none", *RULES))
+    unscaled = dict.fromkeys(("none", "timm", *BIASES), ("none",))
+    scalings = {**unscaled, "learned": ("none", "pi")}.get(encoding, ("none", *RULES))
     return [(s, t) for s, t in rules if s in scalings and (encoding != "timm" or t == "none")]
 
 
@@ -123,17 +127,28 @@ def measure(
 
 @torch.inference_mode()
 def fingerprint(model: nn.Module, size: Size) -> bytes:
-    """What a model does with positions at a size, as a digest: codes, tables and score factors."""
-    if not isinstance(model, Wrapped):
+    """What a model does with positions at a size, as a digest: codes, tables, biases and score factors.
+
+    A model of which that cannot be told without running it (patches of several sizes) has a new digest each time.
+    """
+    inner = wrapped_trunk(model)
+    if inner is None:
         return b"timm"
-    tokens, wheres, _ = model.eval().start(torch.zeros(1, model.in_chans, *size))
-    tables = [tokens, *(where.temperature for where in wheres)]
-    for turn in (where.rotation for where in wheres if where.rotation is not None):
-        tables += [turn.cos, turn.sin, turn.temperature]
+    if not isinstance(inner, Stack):
+        return secrets.token_bytes(16)
     digest = hashlib.sha256()
-    for table in tables:
-        digest.update(b"1" if table is None else table.float().numpy().tobytes())
+    for table in _tables(inner.eval().start(torch.zeros(1, inner.in_chans, *size))):
+        digest.update(table.float().numpy().tobytes())
     return digest.digest()
+
+
+def _tables(thing: Any) -> Iterator[Tensor]:
+    """Every tensor in nested tuples and data classes."""
+    if isinstance(thing, Tensor):
+        yield thing
+    elif isinstance(thing, (list, tuple)) or is_dataclass(thing):
+        for part in thing if isinstance(thing, (list, tuple)) else vars(thing).values():
+            yield from _tables(part)
 
 
 def _numbers(model: nn.Module, config: Config, test: str, size: Size, samples: int) -> dict[str, Any]:

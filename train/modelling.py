@@ -20,7 +20,7 @@ from train.data import class_count
 
 def build(config: Config, *, scaling: str | None = None, temperature: str | None = None) -> nn.Module:
     """The model of this run, with random weights; a scaling or temperature changes no parameter, so weights fit any of them."""
-    choose("encoding", config.encoding, ["timm", *list_encodings()])
+    choose("encoding", config.encoding, ["timm", "native", *list_encodings()])
     options: dict[str, Any] = {
         "img_size": config.size,
         "drop_path_rate": config.drop_path,

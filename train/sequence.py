@@ -32,15 +32,12 @@ from rich.table import Table
 from timm.models.vision_transformer import Block
 from torch import Tensor, nn
 
-from rope_nd.absolute import Learned, Sinusoidal
 from rope_nd.freqs import FAMILIES
-from rope_nd.positions import grid, sizes
-from rope_nd.registry import Host, make
-from rope_nd.rope import RoPE
+from rope_nd.registry import BIASES, Host, make
 from rope_nd.scaling import check_temperature
-from rope_nd.scaling import temperature as score_factor
-from rope_nd.wrapping import Where
+from rope_nd.wrapping import Wrapped
 from rope_nd.wrapping.attention import WrappedAttention
+from rope_nd.wrapping.model import Settings
 from train import cli
 from train.engine import optimizer
 from train.evaluate import Rule, interval
@@ -88,50 +85,43 @@ def pairs(logits: Tensor, rows: Tensor, shift: int) -> tuple[Tensor, Tensor]:
     return logits[:, shift:], rows[:, :-shift]
 
 
-class Reader(nn.Module):
+class Reader(Wrapped):
     """A tiny transformer over tokens: `[B, N]` -> logits `[B, N, vocabulary]`, at any length.
 
     Scaling and temperature hold no weights: a model built with others takes the same state dict.
     """
 
+    num_prefix_tokens = 0
+
     def __init__(self, encoding: str, task: SequenceTask, *, scaling: str = "none", temperature: str = "none") -> None:
         super().__init__()
-        self.trained = (task.tokens,)
-        self.temperature = None if temperature == "none" else temperature
-        check_temperature(self.temperature)
-        host = Host(task.dim, task.heads, task.dim // task.heads, task.depth, self.trained, prefix_tokens=0)
+        trained, factor = (task.tokens,), None if temperature == "none" else temperature
+        check_temperature(factor)
+        host = Host(task.dim, task.heads, task.dim // task.heads, task.depth, trained, self.num_prefix_tokens)
         options: dict[str, Any] = {"scaling": scaling}
         if encoding in FAMILIES:
-            options |= {"theta": task.theta, "temperature": self.temperature}
-        self.encoding = make(encoding, 1, host, **options)
+            options |= {"theta": task.theta, "temperature": factor}
+        self.wrapped = Settings(1, trained, frozenset(), factor, {})
+        self.encoding, self.own_rotary = make(encoding, 1, host, **options), None
         self.embed = nn.Embedding(task.vocabulary, task.dim)
         nn.init.normal_(self.embed.weight, std=0.3)  # below the codes of an absolute encoding, which are not read otherwise
         self.blocks = nn.ModuleList(Block(task.dim, task.heads, qkv_bias=True) for _ in range(task.depth))
-        for block in self.blocks:
-            block.attn.__class__ = WrappedAttention
+        for layer, block in enumerate(self.blocks):
+            block.attn.__class__, block.attn.layer = WrappedAttention, layer
         self.norm = nn.LayerNorm(task.dim)
         self.head = nn.Linear(task.dim, task.vocabulary)
 
     def forward(self, rows: Tensor) -> Tensor:
-        extent = (rows.shape[1],)
-        tokens = self.embed(rows)  # [B, N, C]
-        if isinstance(self.encoding, (Sinusoidal, Learned)):
-            tokens = tokens + self.encoding(grid(*extent, device=rows.device), extent)
-        for block, where in zip(self.blocks, self._where(extent, rows.device)):
+        extent, tokens = (rows.shape[1],), self.embed(rows)  # [B, N, C]
+        points = self._points(self.encoding, extent, len(rows), {})
+        code, where = self._code(points, extent), self._where(points, extent)
+        tokens = tokens if code is None else tokens + code
+        for block in self.blocks:
             tokens = block(tokens, where)
         return self.head(self.norm(tokens))
 
     def no_weight_decay(self) -> set[str]:
         return {"embed.weight", *(name for name, _ in self.named_parameters() if name.startswith("encoding."))}
-
-    def _where(self, extent: tuple[int], device: torch.device) -> list[Where]:
-        """What each block is told of positions."""
-        ropes = self.encoding if isinstance(self.encoding, nn.ModuleList) else [self.encoding]
-        wheres = [Where(rotation=rope.at(*extent)) for rope in ropes if isinstance(rope, RoPE)]
-        if not wheres:
-            kind, trained = self.temperature, sizes(self.trained, device)
-            wheres = [Where(temperature=None if kind is None else score_factor(kind, sizes(extent, device), trained))]
-        return wheres if len(wheres) > 1 else wheres * len(self.blocks)
 
 
 def pace(step: int, steps: int) -> float:
@@ -176,8 +166,8 @@ def measure(model: Reader, task: SequenceTask, seed: int, tokens: int) -> dict[s
 
 
 def applicable(encoding: str, rules: Iterable[Rule]) -> list[Rule]:
-    """What a rule amounts to for an encoding: without positions no scaling, a learned table is always stretched ("pi")."""
-    only = {"none": "none", "learned": "pi"}
+    """What a rule amounts to for an encoding: no scaling without positions or of a bias, a learned table is always stretched."""
+    only = {"none": "none", "learned": "pi", **dict.fromkeys(BIASES, "none")}
     return list(dict.fromkeys((only.get(encoding, scaling), temperature) for scaling, temperature in rules))
 
 

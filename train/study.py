@@ -71,6 +71,6 @@ def adapt(study: Study, encodings: tuple[str, ...], seeds: tuple[int, ...], step
     """The study with what the command line changes; `all` stands for every encoding."""
     chosen = tuple(list_encodings()) if encodings == ("all",) else encodings
     for name in chosen:
-        choose("encoding", name, ["timm", *list_encodings()])
+        choose("encoding", name, ["timm", "native", *list_encodings()])
     base = study.base if steps is None else dataclasses.replace(study.base, steps=steps)
     return dataclasses.replace(study, base=base, encodings=chosen or study.encodings, seeds=seeds or study.seeds)

@@ -6,32 +6,34 @@ on. The parameters and their names are timm's.
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from timm.layers.attention import Attention, AttentionRope
-from timm.layers.diff_attention import DiffAttention
-from timm.models.eva import EvaAttention
-from timm.models.vision_transformer import DiffParallelScalingBlock, ParallelScalingBlock
+from timm.models.eva import EvaAttention, EvaBlock, EvaBlockPostNorm
+from timm.models.vision_transformer import Block, ParallelScalingBlock, ParallelThingsBlock, ResPostBlock
 from torch import Tensor, nn
 
+from .model import Timm
 from .where import Where, attend, merge, split
 
 Three = tuple[Tensor, Tensor, Tensor]
 
 
-def fused_qkv(attn: nn.Module, x: Tensor) -> Three:
+def fused_qkv(attn: Any, x: Tensor) -> Three:
     """q, k, v `[B, H, N, D]` of one projection, with the separate biases of BEiT and EVA where there are some."""
     bias = attn.qkv.bias if getattr(attn, "q_bias", None) is None else torch.cat((attn.q_bias, attn.k_bias, attn.v_bias))
     y = nn.functional.linear(x, attn.qkv.weight, bias)
     return y.unflatten(-1, (3, attn.num_heads, -1)).permute(2, 0, 3, 1, 4).unbind(0)
 
 
-def separate_qkv(attn: nn.Module, x: Tensor) -> Three:
+def separate_qkv(attn: Any, x: Tensor) -> Three:
     """q, k, v of three projections; keys and values may have fewer heads."""
     keys = getattr(attn, "num_kv_heads", attn.num_heads)
     return split(attn.q_proj(x), attn.num_heads), split(attn.k_proj(x), keys), split(attn.v_proj(x), keys)
 
 
-def out(attn: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+def out(attn: Any, x: Tensor, y: Tensor) -> Tensor:
     """The end of a layer: heads merged, norm, gate, projection; what a layer does not have is left out."""
     y = merge(y)
     y = attn.norm(y) if hasattr(attn, "norm") else y
@@ -51,7 +53,7 @@ class WrappedAttention(Attention):
         return out(self, x, attend(self, q, k, v, where))
 
 
-class TurnedInRope(nn.Module):
+class TurnedInRope(Timm):
     """The forward of timm's two layers that take a rope table, fused or separate projections, grouped keys and values or not."""
 
     layer: int
@@ -63,34 +65,12 @@ class TurnedInRope(nn.Module):
         return out(self, x, attend(self, q, k, v, where))
 
 
-class WrappedAttentionRope(TurnedInRope, AttentionRope):
+class WrappedAttentionRope(TurnedInRope, AttentionRope):  # type: ignore[misc]
     """timm's AttentionRope."""
 
 
-class WrappedEvaAttention(TurnedInRope, EvaAttention):
+class WrappedEvaAttention(TurnedInRope, EvaAttention):  # type: ignore[misc]
     """EVA's attention, whose keys have no bias."""
-
-
-def difference(attn: nn.Module, q: Tensor, k: Tensor, v: Tensor, where: Where) -> Tensor:
-    """Differential attention (Ye 2024): two half-width heads attend with the same values, the second is subtracted.
-
-    `q`, `k`: `[B, 2H, N, D]`; `v`: `[B, H, N, 2D]`. Both heads of a pair are turned, each as a head of its own.
-    """
-    q, k = where.turn(q, k, attn.layer)
-    both = attend(attn, q, k, v.repeat_interleave(2, dim=1), where).unflatten(1, (attn.num_heads, 2))
-    y = both[:, :, 0] - attn._compute_lambda().type_as(q) * both[:, :, 1]
-    return attn.sub_norm(y) * (1 - attn.lambda_init)
-
-
-class WrappedDiffAttention(DiffAttention):
-    """Differential attention."""
-
-    layer: int
-
-    def forward(self, x: Tensor, attn_mask: Where | None = None, is_causal: bool = False) -> Tensor:  # type: ignore[override]
-        q, k, v = self.qkv(x).chunk(3, dim=-1)
-        q, k = self.q_norm(split(q, 2 * self.num_heads)), self.k_norm(split(k, 2 * self.num_heads))
-        return out(self, x, difference(self, q, k, split(v, self.num_heads), attn_mask or Where()))
 
 
 class WrappedParallelScalingBlock(ParallelScalingBlock):
@@ -105,21 +85,11 @@ class WrappedParallelScalingBlock(ParallelScalingBlock):
         q, k = where.turn(self.q_norm(q), self.k_norm(k), self.layer)
         y = merge(attend(self, q, k, v, where))
         mlp = self.mlp_drop(self.mlp_act(mlp if self.mlp_bias is None else mlp + self.mlp_bias))
-        if getattr(self, "out_proj", None) is not None:
-            y = self.out_proj(torch.cat((y, mlp), dim=-1))
-        else:
-            y = self.attn_out_proj(y) + self.mlp_out_proj(mlp)
+        joined: Any = getattr(self, "out_proj", None)  # one projection for both, or one each
+        apart: Any = self
+        y = apart.attn_out_proj(y) + apart.mlp_out_proj(mlp) if joined is None else joined(torch.cat((y, mlp), dim=-1))
         return x + self.drop_path(self.ls(y))
 
 
-class WrappedDiffParallelScalingBlock(DiffParallelScalingBlock):
-    """A parallel block with differential attention."""
-
-    layer: int
-
-    def forward(self, x: Tensor, attn_mask: Where | None = None, is_causal: bool = False) -> Tensor:  # type: ignore[override]
-        mlp, q, k, v = self.in_proj(self.in_norm(x)).split(self.in_split, dim=-1)
-        q, k = self.q_norm(split(q, 2 * self.num_heads)), self.k_norm(split(k, 2 * self.num_heads))
-        y = merge(difference(self, q, k, split(v, self.num_heads), attn_mask or Where()))
-        mlp = self.mlp_drop(self.mlp_act(mlp if self.mlp_bias is None else mlp + self.mlp_bias))
-        return x + self.drop_path(self.ls(self.out_proj(torch.cat((y, mlp), dim=-1))))
+ATTENTIONS = (WrappedAttention, WrappedAttentionRope, WrappedEvaAttention, WrappedParallelScalingBlock)
+UNCHANGED = (Block, ResPostBlock, ParallelThingsBlock, EvaBlock, EvaBlockPostNorm)  # blocks that pass on a second argument

@@ -38,7 +38,7 @@ class WrappedLayerScaleBlock(LayerScaleBlock):
         return x + self.drop_path(self.gamma_2 * self.mlp(self.norm2(x)))
 
 
-class WrappedCait(Stack, Cait):
+class WrappedCait(Stack, Cait):  # type: ignore[misc]
     """CaiT."""
 
     maskable = False  # heads are mixed, and minus infinity with them
@@ -57,3 +57,8 @@ class WrappedCait(Stack, Cait):
 
     def _end(self, tokens: Tensor, extent: tuple[int, ...]) -> Tensor:
         return self.norm(tokens if self.blocks_token_only is None else self.forward_cls(tokens))
+
+
+MODELS = (WrappedCait,)
+ATTENTIONS = (WrappedTalkingHeadAttn,)
+BLOCKS = (WrappedLayerScaleBlock,)

@@ -6,6 +6,8 @@ and keeps its offsets in a buffer; here they come from the grid at hand.
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import torch
 from timm.models.convit import GPSA, MHSA, Block, ConVit
 from torch import Tensor, nn
@@ -63,11 +65,11 @@ class WrappedConVitBlock(Block):
         return x + self.drop_path(self.mlp(self.norm2(x)))
 
 
-class WrappedConVit(Stack, ConVit):
+class WrappedConVit(Stack, ConVit):  # type: ignore[misc]
     """ConViT."""
 
     maskable = False  # the attention to places would look past a mask
-    own = {**Stack.own, "bias": r"blocks\.\d+\.attn\.(pos_proj\.|gating_param$)"}
+    own: ClassVar[dict[str, str]] = {**Stack.own, "bias": r"blocks\.\d+\.attn\.(pos_proj\.|gating_param$)"}
 
     def _prefix(self) -> list[Tensor]:
         return []
@@ -86,3 +88,8 @@ class WrappedConVit(Stack, ConVit):
         y = self.norm(tokens) if norm else tokens
         first = 1 if layer >= self.local_up_to_layer else 0
         return y[:, :first], y[:, first:]
+
+
+MODELS = (WrappedConVit,)
+ATTENTIONS = (WrappedGPSA, WrappedMHSA)
+BLOCKS = (WrappedConVitBlock,)

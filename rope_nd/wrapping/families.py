@@ -1,74 +1,37 @@
-"""Which timm classes `wrap` knows: exact classes, and what it makes of them."""
+"""Which timm classes `wrap` knows: exact classes, and what it makes of them. Each family's file ends with what it has."""
 
 from __future__ import annotations
 
+import importlib
+from importlib.util import find_spec
 from typing import Any
 
 from timm.layers.hybrid_embed import HybridEmbed
-from timm.models import beit, deepseek_vit, eva, gemma4_vit, naflexvit, tnt, vision_transformer, vision_transformer_relpos
+from timm.models import naflexvit, tnt, vision_transformer
 from torch import nn
 
-from . import attention, cait, plain, relative, sam, sampled
-from . import convit as ours_convit
-from . import tnt as ours_tnt
 from .model import Wrapped
 from .refused import WHY
+from .sampled import NaFlexBlock, WrappedNaFlexVit
+
+FILES = ["attention", "plain", "relative", "cait", "convit", "tnt", "sam", "sampled"]
+LATER = {"diff": "timm.layers.diff_attention", "encoders": "timm.models.deepseek_vit", "gemma": "timm.models.gemma4_vit"}
+FOUND = [*FILES, *(ours for ours, timms in LATER.items() if find_spec(timms))]
+MODULES = [importlib.import_module(f".{name}", __package__) for name in FOUND]
 
 
-def _pairs(*classes: type) -> dict[type, type]:
+def _all(kind: str) -> tuple[type, ...]:
+    return tuple(cls for file in MODULES for cls in getattr(file, kind, ()))
+
+
+def _pairs(kind: str) -> dict[type, type]:
     """timm class -> ours, which names it last among its bases."""
-    return {cls.__bases__[-1]: cls for cls in classes}
+    return {cls.__bases__[-1]: cls for cls in _all(kind)}
 
 
-MODELS = _pairs(
-    plain.WrappedVisionTransformer,
-    plain.WrappedVisionTransformerDistilled,
-    plain.WrappedEva,
-    plain.WrappedDeepseekVitEncoder,
-    plain.WrappedQwen3VitEncoder,
-    relative.WrappedBeit,
-    relative.WrappedVisionTransformerRelPos,
-    cait.WrappedCait,
-    ours_convit.WrappedConVit,
-    ours_tnt.WrappedTNT,
-    sam.WrappedVisionTransformerSAM,
-    sampled.WrappedNaFlexVit,
-    sampled.WrappedGemma4VitEncoder,
-)
-CLASSIFIERS = _pairs(plain.WrappedDeepseekVitClassifier, plain.WrappedQwen3VitClassifier, sampled.WrappedGemma4VitClassifier)
-ATTENTIONS = _pairs(
-    attention.WrappedAttention,
-    attention.WrappedAttentionRope,
-    attention.WrappedEvaAttention,
-    attention.WrappedDiffAttention,
-    attention.WrappedParallelScalingBlock,
-    attention.WrappedDiffParallelScalingBlock,
-    relative.WrappedBeitAttention,
-    relative.WrappedRelPosAttention,
-    cait.WrappedTalkingHeadAttn,
-    ours_convit.WrappedGPSA,
-    ours_convit.WrappedMHSA,
-    ours_tnt.WrappedTNTAttention,
-    sam.WrappedSAMAttention,
-    sampled.WrappedGemma4Attention,
-)
-BLOCKS = _pairs(
-    cait.WrappedLayerScaleBlock, ours_convit.WrappedConVitBlock, ours_tnt.WrappedTNTBlock, sam.WrappedSAMBlock
-)  # those that do not pass on a second argument
-UNCHANGED = (
-    vision_transformer.Block,
-    vision_transformer.ResPostBlock,
-    vision_transformer.ParallelThingsBlock,
-    eva.EvaBlock,
-    eva.EvaBlockPostNorm,
-    beit.Block,
-    vision_transformer_relpos.RelPosBlock,
-    vision_transformer_relpos.ResPostRelPosBlock,
-    deepseek_vit.DeepseekVitBlock,
-    gemma4_vit.Gemma4Block,
-)
-EMBEDS = _pairs(plain.WrappedPatchEmbed, ours_tnt.WrappedPixelEmbed, sampled.WrappedGemma4PatchEmbed)
-OURS = {**MODELS, **CLASSIFIERS, **ATTENTIONS, **BLOCKS, **EMBEDS, vision_transformer.Block: sampled.NaFlexBlock}
+MODELS, CLASSIFIERS, EMBEDS = _pairs("MODELS"), _pairs("CLASSIFIERS"), _pairs("EMBEDS")
+ATTENTIONS, BLOCKS, UNCHANGED = _pairs("ATTENTIONS"), _pairs("BLOCKS"), _all("UNCHANGED")
+OURS = {**MODELS, **CLASSIFIERS, **ATTENTIONS, **BLOCKS, **EMBEDS, vision_transformer.Block: NaFlexBlock}
 
 
 def attentions(block: Any) -> list[Any]:
@@ -87,13 +50,13 @@ def swaps(model: Any) -> list[tuple[nn.Module, type]]:
         raise ValueError(f"wrap does not know {name}" + (f": it {WHY[name]}" if name in WHY else ""))
     ours: Any = MODELS[type(model)]
     found: list[tuple[nn.Module, type]] = [(model, ours)]
-    embed = getattr(model, "pixel_embed", getattr(model, "patch_embed", getattr(model, "embeds", None)))
+    embed: Any = getattr(model, "pixel_embed", getattr(model, "patch_embed", getattr(model, "embeds", None)))
     if type(embed) in EMBEDS:
         found.append((embed, EMBEDS[type(embed)]))
     elif type(embed) not in (HybridEmbed, naflexvit.NaFlexEmbeds):
         raise ValueError(f"wrap does not know {type(embed).__name__} before the blocks")
     for block in ours.rotating(model):
-        found += _block_swaps(block, naflex=ours is sampled.WrappedNaFlexVit)
+        found += _block_swaps(block, naflex=ours is WrappedNaFlexVit)
     return found
 
 
@@ -103,7 +66,7 @@ def _block_swaps(block: Any, naflex: bool) -> list[tuple[nn.Module, type]]:
         raise ValueError(f"wrap does not know {kind.__name__}")
     found: list[tuple[nn.Module, type]] = [(block, BLOCKS[kind])] if kind in BLOCKS else []
     if naflex and kind is vision_transformer.Block:
-        found.append((block, sampled.NaFlexBlock))
+        found.append((block, NaFlexBlock))
     for layer in attentions(block):
         if type(layer) not in ATTENTIONS:
             raise ValueError(f"wrap does not know {kind.__name__} with {type(layer).__name__}")
@@ -113,7 +76,7 @@ def _block_swaps(block: Any, naflex: bool) -> list[tuple[nn.Module, type]]:
 
 def trunk(model: nn.Module) -> Any:
     """The model with the blocks: itself, or the encoder of a classifier, or what a feature extractor holds."""
-    inner = model.model if hasattr(model, "out_indices") and isinstance(getattr(model, "model", None), nn.Module) else model
+    inner: Any = model.model if hasattr(model, "out_indices") and isinstance(getattr(model, "model", None), nn.Module) else model
     return inner.encoder if type(inner) in (*CLASSIFIERS, *CLASSIFIERS.values()) else inner
 
 

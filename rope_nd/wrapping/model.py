@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from timm.models._manipulate import checkpoint
@@ -39,7 +39,17 @@ class Settings:
     changed: list[tuple[str, str, bool, Any]] = field(default_factory=list)  # module, attribute, was it there, value
 
 
-class Wrapped(nn.Module):
+class Timm(nn.Module):
+    """What a mixin may rely on: the timm class behind it has it."""
+
+    if TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any: ...
+        def no_weight_decay(self) -> set[str]: ...
+        def group_matcher(self, coarse: bool = False) -> Any: ...
+
+
+class Wrapped(Timm):
     """A timm model with positions of our own, at any height and width."""
 
     encoding: nn.Module | None
@@ -104,7 +114,8 @@ class Wrapped(nn.Module):
         """What the blocks are told: rotations, biases, a factor on the scores, masks. `kept`: indices `[B, K]` of what is left."""
         settings, prefix = self.wrapped, self.prefix_tokens()
         seen = points if kept is None else keep(points, kept)
-        new, old = self._rotations(self.encoding, seen, extent), ()
+        new = self._rotations(self.encoding, seen, extent)
+        old: tuple[Rotation, ...] = ()
         if own_points is not None:
             old = self._rotations(self.own_rotary, own_points if kept is None else keep(own_points, kept), extent)
         layers = max(len(old), len(new))

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
+import sys
 from typing import Any
 
 import torch
 from timm.layers import pos_embed_sincos as timm_rope
-from timm.models.gemma4_vit import Gemma4RotaryEmbedding2D
 from torch import Tensor, nn
 
 from ..rope import RoPE
@@ -24,7 +24,7 @@ class TimmMixed(RoPE):
         return _mixed(self.source[0], self.index)
 
 
-def _mixed(source: nn.Module, layer: int) -> Tensor:
+def _mixed(source: Any, layer: int) -> Tensor:
     """`[2, layers, H, P]` with columns first ("xy") -> `[H, P, 2]` with rows first."""
     freqs = source.freqs[:, layer].movedim(0, -1)
     return freqs.flip(-1) if source.grid_indexing == "xy" else freqs
@@ -50,12 +50,12 @@ def augmentation(rope: nn.Module) -> dict[str, float]:
 
 def layout_of(rope: nn.Module | None) -> str:
     """Which channels a model pairs; interleaved where it turned none so far."""
-    if type(rope) in (timm_rope.RotaryEmbeddingMRope, Gemma4RotaryEmbedding2D):
+    if type(rope).__name__ in ("RotaryEmbeddingMRope", "Gemma4RotaryEmbedding2D"):
         return "half"
     return "half" if getattr(rope, "rotate_half", False) else "interleaved"
 
 
-def _table(rope: nn.Module) -> tuple[Tensor, str, dict[str, Any]]:
+def _table(rope: Any) -> tuple[Tensor, str, dict[str, Any]]:
     """Wave vectors `[P, 2]`, layout, and coordinates of a fixed rotary module."""
     layout, coordinates = layout_of(rope), {"offset": getattr(rope, "grid_offset", 0.0)}
     swapped = getattr(rope, "grid_indexing", "ij") == "xy"
@@ -67,13 +67,13 @@ def _table(rope: nn.Module) -> tuple[Tensor, str, dict[str, Any]]:
         return _blocks(_geometric(rope.dim // 4, rope.temperature), swapped), layout, coordinates
     if type(rope) is timm_rope.RotaryEmbeddingDinoV3:
         return _dinov3(rope, swapped, layout)
-    if type(rope) is timm_rope.RotaryEmbeddingMRope:
+    if type(rope) is getattr(timm_rope, "RotaryEmbeddingMRope", None):
         pairs = torch.arange(rope.dim // 2, device="cpu")
         axis = torch.zeros_like(pairs)  # 0: time, which an image has none of; 1: rows; 2: columns
         axis[1 : rope.mrope_section[1] * 3 : 3], axis[2 : rope.mrope_section[2] * 3 : 3] = 1, 2
         magnitude = _geometric(rope.dim // 2, rope.temperature)
         return torch.stack([magnitude * (axis == a) for a in (1, 2)], dim=-1), layout, {}
-    if type(rope) is Gemma4RotaryEmbedding2D:
+    if type(rope) is getattr(sys.modules.get("timm.models.gemma4_vit"), "Gemma4RotaryEmbedding2D", None):
         return _blocks(_geometric(rope.head_dim // 4, rope.rope_theta), swapped=True), layout, {}
     raise ValueError(f"wrap does not know the rotary module {type(rope).__name__}")
 
@@ -93,7 +93,7 @@ def _blocks(magnitudes: Tensor, swapped: bool) -> Tensor:
     return torch.cat((rows.flip(-1), rows) if swapped else (rows, rows.flip(-1)))
 
 
-def _dinov3(rope: nn.Module, swapped: bool, layout: str) -> tuple[Tensor, str, dict[str, Any]]:
+def _dinov3(rope: Any, swapped: bool, layout: str) -> tuple[Tensor, str, dict[str, Any]]:
     """DINOv3: periods over coordinates in (-1, 1), each axis by its own length or all by one."""
     count = rope.dim // 4
     if rope.min_period is not None and rope.max_period is not None:

@@ -6,13 +6,12 @@ from typing import Any
 
 from timm.layers.format import nchw_to
 from timm.layers.patch_embed import PatchEmbed
-from timm.models.deepseek_vit import DeepseekVitClassifier, DeepseekVitEncoder
 from timm.models.deit import VisionTransformerDistilled
 from timm.models.eva import Eva
-from timm.models.qwen3_vit import Qwen3VitClassifier, Qwen3VitEncoder, resample_pos_embed_grid
 from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
 
+from .model import Timm
 from .stack import Stack
 
 
@@ -37,31 +36,11 @@ class WrappedVisionTransformerDistilled(Stack, VisionTransformerDistilled):
     """DeiT with a distillation token."""
 
 
-class WrappedEva(Stack, Eva):
+class WrappedEva(Stack, Eva):  # type: ignore[misc]
     """EVA, EVA-02, Perception Encoder, rope-vit, DINOv3, Sapiens 2."""
 
 
-class WrappedDeepseekVitEncoder(Stack, DeepseekVitEncoder):
-    """DeepSeek's encoder, which gives a map."""
-
-    def _end(self, tokens: Tensor, extent: tuple[int, ...]) -> Tensor:
-        return self.norm(tokens).unflatten(1, extent)
-
-
-class WrappedQwen3VitEncoder(Stack, Qwen3VitEncoder):
-    """Qwen3's encoder, which has no last norm and gives a map; its table is stretched corner to corner."""
-
-    def _resized(self, table: Tensor, prefix: int, extent: tuple[int, ...]) -> Tensor:
-        return resample_pos_embed_grid(table, self.pos_embed_grid_size, extent).to(table.dtype)
-
-    def _map(self, tokens: Tensor, layer: int, norm: bool) -> tuple[Tensor, Tensor]:
-        return tokens[:, :0], tokens
-
-    def _end(self, tokens: Tensor, extent: tuple[int, ...]) -> Tensor:
-        return tokens.unflatten(1, extent)
-
-
-class Outside(nn.Module):
+class Outside(Timm):
     """A classifier around a wrapped encoder: only the names of parameters are its matter."""
 
     def group_matcher(self, coarse: bool = False) -> Any:
@@ -70,9 +49,5 @@ class Outside(nn.Module):
         return {**matcher, "stem": rf"{matcher['stem']}|^encoder\.encoding\."}
 
 
-class WrappedDeepseekVitClassifier(Outside, DeepseekVitClassifier):
-    """A head on DeepSeek's encoder."""
-
-
-class WrappedQwen3VitClassifier(Outside, Qwen3VitClassifier):
-    """A head on Qwen3's encoder."""
+MODELS = (WrappedVisionTransformer, WrappedVisionTransformerDistilled, WrappedEva)
+EMBEDS = (WrappedPatchEmbed,)

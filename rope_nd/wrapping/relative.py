@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from timm.layers.pos_embed_rel import RelPosBias, RelPosMlp
-from timm.models.beit import Attention, Beit
-from timm.models.vision_transformer_relpos import RelPosAttention, VisionTransformerRelPos
+from timm.models.beit import Attention, Beit, Block
+from timm.models.vision_transformer_relpos import RelPosAttention, RelPosBlock, ResPostRelPosBlock, VisionTransformerRelPos
 from torch import Tensor, nn
 
 from ..positions import sizes
@@ -153,7 +153,12 @@ class WrappedBeit(SharedBias, Beit):
 class WrappedVisionTransformerRelPos(SharedBias, VisionTransformerRelPos):
     """timm's ViT with relative positions instead of a table."""
 
-    own = {**Stack.own, "bias": r"(.*\.)?(shared_)?rel_pos\."}
+    own: ClassVar[dict[str, str]] = {**Stack.own, "bias": r"(.*\.)?(shared_)?rel_pos\."}
 
     def _shared(self, extent: Any) -> Tensor | None:
         return None if self.shared_rel_pos is None else module_bias(self.shared_rel_pos, extent)
+
+
+MODELS = (WrappedBeit, WrappedVisionTransformerRelPos)
+ATTENTIONS = (WrappedBeitAttention, WrappedRelPosAttention)
+UNCHANGED = (Block, RelPosBlock, ResPostRelPosBlock)

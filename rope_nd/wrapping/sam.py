@@ -6,6 +6,8 @@ own bias, which grows by interpolation.
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from timm.layers.pos_embed import resample_abs_pos_embed_nhwc
 from timm.models.vision_transformer_sam import Attention, Block, VisionTransformerSAM, get_decomposed_rel_pos_bias
 from torch import Tensor, nn
@@ -22,15 +24,16 @@ class WrappedSAMAttention(Attention):
 
     def forward(self, x: Tensor, where: Where | None = None) -> Tensor:
         """`[B, h, w, C]` -> `[B, h, w, C]`."""
-        where, own, extent = where or Where(), None, x.shape[1:3]
+        where, own, (height, width) = where or Where(), None, x.shape[1:3]
         q, k, v = fused_qkv(self, x.flatten(1, 2))
         q, k = self.q_norm(q), self.k_norm(k)
         if where.own_bias and self.use_rel_pos:
-            flat = get_decomposed_rel_pos_bias(q.flatten(0, 1), self.rel_pos_h, self.rel_pos_w, tuple(extent), tuple(extent))
+            size = (height, width)
+            flat = get_decomposed_rel_pos_bias(q.flatten(0, 1), self.rel_pos_h, self.rel_pos_w, size, size)
             own = flat.unflatten(0, (-1, self.num_heads))  # [B, H, N, N]
         q, k = where.turn(q, k, self.layer)
         y = merge(attend(self, q, k, v, where, own=own))
-        return self.proj_drop(self.proj(y)).unflatten(1, extent)
+        return self.proj_drop(self.proj(y)).unflatten(1, (height, width))
 
 
 class WrappedSAMBlock(Block):
@@ -41,10 +44,10 @@ class WrappedSAMBlock(Block):
         return x + self.drop_path2(self.ls2(self.mlp(self.norm2(x))))
 
 
-class WrappedVisionTransformerSAM(Stack, VisionTransformerSAM):
+class WrappedVisionTransformerSAM(Stack, VisionTransformerSAM):  # type: ignore[misc]
     """SAM's encoder in its global blocks. Its tokens are a map, and its last norm is the neck."""
 
-    own = {**Stack.own, "rotary": r"rope_global\.", "bias": r"blocks\.\d+\.attn\.rel_pos_[hw]$"}
+    own: ClassVar[dict[str, str]] = {**Stack.own, "rotary": r"rope_global\.", "bias": r"blocks\.\d+\.attn\.rel_pos_[hw]$"}
     num_prefix_tokens = 0
     own_rope = "rope_global"
 
@@ -75,3 +78,8 @@ class WrappedVisionTransformerSAM(Stack, VisionTransformerSAM):
 
     def _end(self, tokens: Tensor, extent: tuple[int, ...]) -> Tensor:
         return self.neck(tokens.permute(0, 3, 1, 2))
+
+
+MODELS = (WrappedVisionTransformerSAM,)
+ATTENTIONS = (WrappedSAMAttention,)
+BLOCKS = (WrappedSAMBlock,)

@@ -5,6 +5,8 @@ Positions inside a patch do not depend on the size of the image: the inner table
 
 from __future__ import annotations
 
+from typing import Any, ClassVar
+
 import torch
 from timm.models.tnt import TNT, Attention, Block, PixelEmbed
 from torch import Tensor, nn
@@ -24,7 +26,8 @@ class WrappedPixelEmbed(PixelEmbed):
         if self.legacy:
             y = self.unfold(self.proj(x)).mT.flatten(0, 1).unflatten(-1, (self.in_dim, *self.new_patch_size))
         else:
-            y = self.proj(self.unfold(x).mT.flatten(0, 1).unflatten(-1, (x.shape[1], *self.patch_size)))
+            size: Any = self.patch_size
+            y = self.proj(self.unfold(x).mT.flatten(0, 1).unflatten(-1, (x.shape[1], *size)))
         return (y + pixel_pos).flatten(2).mT
 
 
@@ -59,7 +62,7 @@ class WrappedTNTBlock(Block):
 class WrappedTNT(Stack, TNT):
     """Transformer in transformer."""
 
-    own = {**Stack.own, "absolute": r"patch_pos$"}
+    own: ClassVar[dict[str, str]] = {**Stack.own, "absolute": r"patch_pos$"}
 
     def start(self, x: Tensor, mask: Tensor | None = None, is_causal: bool = False, drop: bool = True) -> tuple[Pair, Where]:
         """Pixel and patch tokens, and what the blocks are told of positions."""
@@ -83,3 +86,9 @@ class WrappedTNT(Stack, TNT):
 
     def _end(self, tokens: Pair, extent: tuple[int, ...]) -> Tensor:
         return self.norm(tokens[1])
+
+
+MODELS = (WrappedTNT,)
+ATTENTIONS = (WrappedTNTAttention,)
+BLOCKS = (WrappedTNTBlock,)
+EMBEDS = (WrappedPixelEmbed,)

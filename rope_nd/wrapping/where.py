@@ -84,7 +84,7 @@ def causal(q: Tensor) -> Tensor:
 
 
 def probabilities(
-    attn: nn.Module, q: Tensor, k: Tensor, where: Where, *, own: Tensor | None = None, scale: float | None = None
+    attn: Any, q: Tensor, k: Tensor, where: Where, *, own: Tensor | None = None, scale: float | None = None
 ) -> Tensor:
     """Softmax of the scaled scores `[B, H, N, N]`, before dropout, of normed and turned queries and keys."""
     scores = (q * (attn.scale if scale is None else scale)) @ k.mT

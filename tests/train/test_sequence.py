@@ -76,7 +76,7 @@ def test_rotary_learns_the_task_and_without_positions_it_stays_at_chance():
 def test_every_encoding_has_rows_of_all_that_applies_to_it(encoding):
     rules, factors = ("none", "pi", "ntk", "yarn"), ("none", "log", "yarn")
     rows = run(encoding, TINY, scalings=rules, temperatures=factors)
-    applies = {"none": ("none",), "learned": ("pi",)}.get(encoding, rules)
+    applies = {"none": ("none",), "alibi": ("none",), "learned": ("pi",)}.get(encoding, rules)
     expected = [(width, rule, factor) for width in (24, 48) for rule in applies for factor in factors]
     assert [(row["width"], row["scaling"], row["temperature"]) for row in rows] == expected
     for row in rows:
@@ -89,7 +89,7 @@ def test_every_encoding_has_rows_of_all_that_applies_to_it(encoding):
     assert show(rows).row_count == len(applies) * len(factors)
 
 
-@pytest.mark.parametrize("encoding", [name for name in list_encodings() if name not in ("none", "learned")])
+@pytest.mark.parametrize("encoding", [name for name in list_encodings() if name not in ("none", "learned", "alibi")])
 @pytest.mark.parametrize("scaling", ["pi", "ntk", "yarn"])
 def test_a_scaling_changes_nothing_at_the_trained_length_and_something_beyond(encoding, scaling):
     torch.manual_seed(0)
@@ -118,7 +118,8 @@ def test_a_temperature_is_one_factor_on_the_queries_beyond_the_trained_length(en
 def test_only_an_encoding_makes_the_order_of_the_tokens_matter(encoding):
     torch.manual_seed(0)
     model, rows = Reader(encoding, TINY), draw(TINY, 0, 0, 24, 2)
-    same = torch.allclose(model(rows).flip(1), model(rows.flip(1)), atol=1e-5)
+    order = torch.randperm(24, generator=torch.Generator().manual_seed(1))  # no mirror image: ALiBi does not see that one
+    same = torch.allclose(model(rows)[:, order], model(rows[:, order]), atol=1e-5)
     assert same == (encoding == "none")
 
 

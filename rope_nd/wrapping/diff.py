@@ -1,0 +1,51 @@
+"""Differential attention, alone and in a parallel block (timm 1.0.25 and later)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from timm.layers.diff_attention import DiffAttention
+from timm.models.vision_transformer import DiffParallelScalingBlock
+from torch import Tensor
+
+from .attention import out
+from .where import Where, attend, merge, split
+
+
+def difference(attn: Any, q: Tensor, k: Tensor, v: Tensor, where: Where) -> Tensor:
+    """Differential attention (Ye 2024): two half-width heads attend with the same values, the second is subtracted.
+
+    `q`, `k`: `[B, 2H, N, D]`; `v`: `[B, H, N, 2D]`. Both heads of a pair are turned, each as a head of its own.
+    """
+    q, k = where.turn(q, k, attn.layer)
+    both = attend(attn, q, k, v.repeat_interleave(2, dim=1), where).unflatten(1, (attn.num_heads, 2))
+    y = both[:, :, 0] - attn._compute_lambda().type_as(q) * both[:, :, 1]
+    return attn.sub_norm(y) * (1 - attn.lambda_init)
+
+
+class WrappedDiffAttention(DiffAttention):
+    """Differential attention."""
+
+    layer: int
+
+    def forward(self, x: Tensor, attn_mask: Where | None = None, is_causal: bool = False) -> Tensor:  # type: ignore[override]
+        q, k, v = self.qkv(x).chunk(3, dim=-1)
+        q, k = self.q_norm(split(q, 2 * self.num_heads)), self.k_norm(split(k, 2 * self.num_heads))
+        return out(self, x, difference(self, q, k, split(v, self.num_heads), attn_mask or Where()))
+
+
+class WrappedDiffParallelScalingBlock(DiffParallelScalingBlock):
+    """A parallel block with differential attention."""
+
+    layer: int
+
+    def forward(self, x: Tensor, attn_mask: Where | None = None, is_causal: bool = False) -> Tensor:  # type: ignore[override]
+        mlp, q, k, v = self.in_proj(self.in_norm(x)).split(self.in_split, dim=-1)
+        q, k = self.q_norm(split(q, 2 * self.num_heads)), self.k_norm(split(k, 2 * self.num_heads))
+        y = merge(difference(self, q, k, split(v, self.num_heads), attn_mask or Where()))
+        mlp = self.mlp_drop(self.mlp_act(mlp if self.mlp_bias is None else mlp + self.mlp_bias))
+        return x + self.drop_path(self.ls(self.out_proj(torch.cat((y, mlp), dim=-1))))
+
+
+ATTENTIONS = (WrappedDiffAttention, WrappedDiffParallelScalingBlock)
