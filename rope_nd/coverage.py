@@ -65,9 +65,10 @@ def module_of(name: str) -> str:
 
 
 def class_of(name: str) -> str:
-    """The class of a model: as its maker is annotated, or else by making it without memory."""
-    made = model_entrypoint(name).__annotations__.get("return")
-    if isinstance(made, type) and made.__name__ in {*SUPPORTED, *WHY}:
+    """The class of a model: as its maker is annotated, or else (none, or several in the file) by making it without memory."""
+    maker = model_entrypoint(name)
+    made = maker.__annotations__.get("return")
+    if isinstance(made, type) and (made.__name__ in SUPPORTED or len(WHY.keys() & vars(sys.modules[maker.__module__]).keys()) == 1):
         return made.__name__
     with torch.device("meta"):
         return type(timm.create_model(name)).__name__

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import importlib
 import os
 import time
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-import timm.optim.muon
 import torch
 import torch.distributed as dist
 from timm.data import Mixup
@@ -30,11 +31,11 @@ Report = Callable[[dict[str, Any]], None]
 
 def optimizer(model: nn.Module, opt: str, lr: float, weight_decay: float) -> torch.optim.Optimizer:
     """timm's optimiser of that name; what the model exempts from weight decay (position parameters) is exempt from Muon too."""
-    if "muon" in opt and next(model.parameters()).device.type == "cpu":
+    if "muon" in opt and next(model.parameters()).device.type == "cpu" and find_spec("timm.optim.muon"):
         # timm orthogonalises in bfloat16, which CPUs without its instructions emulate: ten times slower than float32
-        whole = timm.optim.muon.zeropower_via_newtonschulz
-        if not isinstance(whole, functools.partial):
-            timm.optim.muon.zeropower_via_newtonschulz = functools.partial(whole, dtype=torch.float32)
+        muon = importlib.import_module("timm.optim.muon")  # timm 1.0.22 and later
+        if not isinstance(muon.zeropower_via_newtonschulz, functools.partial):
+            muon.zeropower_via_newtonschulz = functools.partial(muon.zeropower_via_newtonschulz, dtype=torch.float32)
     try:
         return create_optimizer_v2(model, opt=opt, lr=lr, weight_decay=weight_decay, fallback_no_weight_decay=True)
     except (ValueError, AssertionError) as error:

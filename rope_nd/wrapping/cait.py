@@ -5,6 +5,7 @@ The class blocks are left as they are: their one query has no position, as a cla
 
 from __future__ import annotations
 
+import torch
 from timm.models.cait import Cait, LayerScaleBlock, TalkingHeadAttn
 from torch import Tensor
 
@@ -56,7 +57,12 @@ class WrappedCait(Stack, Cait):  # type: ignore[misc]
         return tokens[:, :0], self.norm(tokens) if norm else tokens
 
     def _end(self, tokens: Tensor, extent: tuple[int, ...]) -> Tensor:
-        return self.norm(tokens if self.blocks_token_only is None else self.forward_cls(tokens))
+        if self.blocks_token_only is None:
+            return self.norm(tokens)
+        cls_tokens = self.cls_token.expand(len(tokens), -1, -1)
+        for block in self.blocks_token_only:
+            cls_tokens = block(tokens, cls_tokens)
+        return self.norm(torch.cat((cls_tokens, tokens), dim=1))
 
 
 MODELS = (WrappedCait,)

@@ -68,6 +68,7 @@ class WrappedConVitBlock(Block):
 class WrappedConVit(Stack, ConVit):  # type: ignore[misc]
     """ConViT."""
 
+    num_prefix_tokens = 1  # older timm does not say
     maskable = False  # the attention to places would look past a mask
     own: ClassVar[dict[str, str]] = {**Stack.own, "bias": r"blocks\.\d+\.attn\.(pos_proj\.|gating_param$)"}
 

@@ -60,8 +60,11 @@ def offset_index(extent: tuple[int, ...], device: torch.device) -> Tensor:
     return (y[:, None] - y + height - 1) * (2 * width - 1) + x[:, None] - x + width - 1
 
 
-def table_bias(table: Tensor, window: tuple[int, int], extent: tuple[int, ...], prefix: int) -> Tensor:
-    """The bias of a table `[offsets (+ 3), H]` of the trained `window`, at the grid `extent`: `[H, prefix + N, prefix + N]`."""
+def table_bias(table: Tensor, window: tuple[int, int], extent: tuple[int, ...]) -> Tensor:
+    """The bias of a table of the trained `window`, at the grid `extent`: `[offsets, H]` -> `[H, N, N]`.
+
+    With three entries more, for a class token, `[H, 1 + N, 1 + N]`.
+    """
     count = (2 * window[0] - 1) * (2 * window[1] - 1)
     entries, rest = table[:count], table[count:]
     if tuple(extent) != tuple(window):
@@ -69,7 +72,7 @@ def table_bias(table: Tensor, window: tuple[int, int], extent: tuple[int, ...], 
         square = entries.float().unflatten(0, (2 * window[0] - 1, 2 * window[1] - 1))  # [2h - 1, 2w - 1, H]
         entries = torch.einsum("ia,abh,jb->ijh", rows, square, columns).flatten(0, 1).to(table.dtype)
     bias = entries[offset_index(extent, table.device)].permute(2, 0, 1)  # [H, N, N]
-    if not prefix:
+    if not len(rest):
         return bias
     first = rest[0].view(-1, 1, 1).expand(-1, 1, bias.shape[1])  # from the class token, to it, and its own
     below = torch.cat((rest[1].view(-1, 1, 1).expand(-1, bias.shape[1], 1), bias), dim=2)
@@ -79,7 +82,7 @@ def table_bias(table: Tensor, window: tuple[int, int], extent: tuple[int, ...], 
 def module_bias(module: nn.Module, extent: tuple[int, ...]) -> Tensor:
     """The bias `[H, prefix + N, prefix + N]` of timm's RelPosBias or RelPosMlp at the grid `extent`."""
     if isinstance(module, RelPosBias):
-        return table_bias(module.relative_position_bias_table, module.window_size, extent, module.prefix_tokens)
+        return table_bias(module.relative_position_bias_table, module.window_size, extent)
     if not isinstance(module, RelPosMlp):
         raise ValueError(f"wrap does not know the relative bias {type(module).__name__}: it takes RelPosBias and RelPosMlp")
     weight = module.mlp.fc1.weight
@@ -93,9 +96,10 @@ def _log_offsets(module: RelPosMlp, extent: tuple[int, ...], device: torch.devic
     """Offsets on a logarithmic scale `[2h - 1, 2w - 1, 2]`, as timm's `gen_relative_log_coords`."""
     axes = [torch.arange(2 * n - 1, device=device).float() - (n - 1) for n in extent]
     offsets = torch.stack(torch.meshgrid(*axes, indexing="ij"), dim=-1)
-    if module.mode != "swin":
+    if module.bias_gain is None:  # all modes but "swin"
         return offsets.sign() * offsets.abs().log1p()
-    trained = module.pretrained_window_size if module.pretrained_window_size[0] > 0 else extent
+    window = getattr(module, "pretrained_window_size", (0, 0))
+    trained = window if window[0] > 0 else extent
     scaled = offsets * 8 / (sizes(trained, device) - 1).clamp(min=1).float()
     return scaled.sign() * (1 + scaled.abs()).log2() / math.log2(8)
 
@@ -108,7 +112,7 @@ class WrappedBeitAttention(Attention):
     def forward(self, x: Tensor, shared_rel_pos_bias: Where | None = None) -> Tensor:  # type: ignore[override]
         where, own = shared_rel_pos_bias or Where(), None
         if where.own_bias and self.relative_position_bias_table is not None:
-            own = table_bias(self.relative_position_bias_table, self.window_size, where.extent, 1)
+            own = table_bias(self.relative_position_bias_table, self.window_size, where.extent)
         q, k, v = fused_qkv(self, x)
         q, k = where.turn(q, k, self.layer)
         return out(self, x, attend(self, q, k, v, where, own=own))
@@ -147,7 +151,7 @@ class WrappedBeit(SharedBias, Beit):
 
     def _shared(self, extent: Any) -> Tensor | None:
         shared = self.rel_pos_bias
-        return None if shared is None else table_bias(shared.relative_position_bias_table, shared.window_size, extent, 1)
+        return None if shared is None else table_bias(shared.relative_position_bias_table, shared.window_size, extent)
 
 
 class WrappedVisionTransformerRelPos(SharedBias, VisionTransformerRelPos):

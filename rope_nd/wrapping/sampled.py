@@ -72,7 +72,7 @@ class WrappedNaFlexVit(Sampled, NaFlexVit):
             tokens, kept = self.patch_drop(tokens)
             patch_valid = patch_valid if patch_valid is None or kept is None else patch_valid.gather(1, kept)
         if attn_mask is None:
-            only_keys = self.use_key_only_attn_mask
+            only_keys = getattr(self, "use_key_only_attn_mask", False)
             attn_mask = create_attention_mask(
                 patch_valid,
                 num_prefix_tokens=n,

@@ -73,7 +73,12 @@ KINDS: dict[str, Callable[[], nn.Module]] = {
     ),
     "eva, m-rope": lambda: eva.Eva(**{**rope, "num_heads": 2}, rope_type="mrope", rope_mrope_section=(4, 4, 4)),
     "sapiens 2": lambda: eva.Eva(
-        **{**rope, "num_heads": 4, "embed_dim": 64}, rope_type="dinov3", qkv_fused=False, num_kv_heads=(4, 2), qk_norm=True
+        **{**rope, "num_heads": 4, "embed_dim": 64},
+        rope_type="dinov3",
+        rope_rotate_half=True,
+        qkv_fused=False,
+        num_kv_heads=(4, 2),
+        qk_norm=True,
     ),
     "naflex": lambda: naflexvit.NaFlexVit(**naflex),
     "naflex, factorized": lambda: naflexvit.NaFlexVit(**naflex, pos_embed="factorized", class_token=False, global_pool="avg"),
