@@ -20,7 +20,7 @@ class Bias(nn.Module):
 
     def positions(self, *extent: int) -> Tensor:
         """The coordinates `[N, A]` of a token grid."""
-        device = next((t.device for t in (*self.parameters(), *self.buffers())), None)
+        device = next((t.device for t in self.parameters()), None)
         return grid(*extent, dtype=wide(device), device=device)
 
     def place(self, indices: Tensor, extent: Extent) -> Tensor:
@@ -45,14 +45,15 @@ class ALiBi(Bias):
     slopes for text; both directions are alike. Nothing is learned, and nothing depends on the size of the grid.
     """
 
-    slopes: Tensor
-
     def __init__(self, heads: int, axes: int) -> None:
         super().__init__()
         if heads < 1:
             raise ValueError(f"heads={heads}: give a whole number of at least 1")
         self.heads, self.axes = heads, axes
-        self.register_buffer("slopes", 2.0 ** (-8 * torch.arange(1, heads + 1) / heads), persistent=False)
+
+    def slopes(self, device: torch.device | str | None = None) -> Tensor:
+        """m_h, `[H]`, float32 whatever the module is cast to."""
+        return 2.0 ** (-8 * torch.arange(1, self.heads + 1, device=device, dtype=torch.float32) / self.heads)
 
     def forward(self, query_positions: Tensor, key_positions: Tensor, extent: Extent | None = None) -> Tensor:
         """`[Nq, A]`, `[Nk, A]` -> `[H, Nq, Nk]`, `[B, ..]` -> `[B, H, Nq, Nk]`, float32."""
@@ -60,4 +61,4 @@ class ALiBi(Bias):
         square = (query[..., :, None, 0] - key[..., None, :, 0]) ** 2  # no matmul: autocast would lower it
         for axis in range(1, self.axes):
             square = square + (query[..., :, None, axis] - key[..., None, :, axis]) ** 2
-        return -self.slopes[:, None, None].float() * square.sqrt().float()[..., None, :, :]
+        return -self.slopes(square.device)[:, None, None] * square.sqrt().float()[..., None, :, :]

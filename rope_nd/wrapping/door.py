@@ -77,6 +77,10 @@ def wrap(
     except ValueError:
         inner.__class__ = origin
         raise
+    home = next(inner.parameters()).device
+    for made in (module, before):
+        if made is not None:
+            made.to(home)
     drawn = dict(augment or {}) or (augmentation(rope) if encoding == "native" and rope is not None else {})
     inner.wrapped = Settings(axes, tuple(extent), kept, temperature, drawn)
     rotating = inner.rotating()

@@ -94,8 +94,8 @@ class Wrapped(Timm):
 
     def _points(self, encoding: nn.Module | None, extent: tuple[int, ...], batch: int, augment: dict[str, Any]) -> Tensor:
         """Coordinates of the patch tokens `[N, A]`, augmented per sample in training `[B, N, A]`."""
-        enc = lead(encoding)
-        points = enc.positions(*extent) if enc is not None else grid(*extent, device=next(self.parameters()).device)
+        enc, device = lead(encoding), next(self.parameters()).device
+        points = grid(*extent, device=device) if enc is None else enc.positions(*extent).to(device)
         return augment_positions(points, batch=batch, **augment) if self.training and augment else points
 
     def _code(self, points: Tensor, extent: Any) -> Tensor | None:
