@@ -11,12 +11,20 @@ from .positions import Extent, as_positions, grid, wide
 class Bias(nn.Module):
     """What bias encodings have in common: positions are the tokens' indices, and prefix tokens have no bias.
 
-    Subclasses give `forward(query_positions [Nq, A], key_positions [Nk, A], extent) -> [H, Nq, Nk]`, also for a batch of
-    positions `[B, N, A]` -> `[B, H, Nq, Nk]`.
+    Subclasses give `between(query [Nq, A], key [Nk, A], extent) -> [H, Nq, Nk]`, also for a batch of positions
+    `[B, N, A]` -> `[B, H, Nq, Nk]`. Where `sized`, `extent` (tokens an axis of the whole grid) matters.
     """
 
     axes: int
+    heads: int
     sized = False
+
+    def forward(self, query_positions: Tensor, key_positions: Tensor, extent: Extent | None = None) -> Tensor:
+        """`[Nq, A]`, `[Nk, A]` -> `[H, Nq, Nk]`, `[B, N, A]` -> `[B, H, Nq, Nk]`, float32."""
+        return self.between(as_positions(query_positions, self.axes), as_positions(key_positions, self.axes), extent)
+
+    def between(self, query: Tensor, key: Tensor, extent: Extent | None) -> Tensor:
+        raise NotImplementedError
 
     def positions(self, *extent: int) -> Tensor:
         """The coordinates `[N, A]` of a token grid."""
@@ -29,8 +37,11 @@ class Bias(nn.Module):
 
     def at(self, *extent: int) -> Tensor:
         """The bias of a token grid `[H, N, N]`."""
-        points = self.positions(*extent)
-        bias: Tensor = self(points, points, extent)
+        return self.among(self.positions(*extent), extent)
+
+    def among(self, positions: Tensor, extent: Extent | None = None) -> Tensor:
+        """The bias of tokens among themselves `[H, N, N]`, `[B, H, N, N]`."""
+        bias: Tensor = self(positions, positions, extent)
         return bias
 
     def no_weight_decay(self) -> set[str]:
@@ -51,14 +62,13 @@ class ALiBi(Bias):
             raise ValueError(f"heads={heads}: give a whole number of at least 1")
         self.heads, self.axes = heads, axes
 
-    def slopes(self, device: torch.device | str | None = None) -> Tensor:
+    @property
+    def slopes(self) -> Tensor:
         """m_h, `[H]`, float32 whatever the module is cast to."""
-        return 2.0 ** (-8 * torch.arange(1, self.heads + 1, device=device, dtype=torch.float32) / self.heads)
+        return 2.0 ** (-8 * torch.arange(1, self.heads + 1, dtype=torch.float32) / self.heads)
 
-    def forward(self, query_positions: Tensor, key_positions: Tensor, extent: Extent | None = None) -> Tensor:
-        """`[Nq, A]`, `[Nk, A]` -> `[H, Nq, Nk]`, `[B, ..]` -> `[B, H, Nq, Nk]`, float32."""
-        query, key = as_positions(query_positions, self.axes), as_positions(key_positions, self.axes)
+    def between(self, query: Tensor, key: Tensor, extent: Extent | None) -> Tensor:
         square = (query[..., :, None, 0] - key[..., None, :, 0]) ** 2  # no matmul: autocast would lower it
         for axis in range(1, self.axes):
             square = square + (query[..., :, None, axis] - key[..., None, :, axis]) ** 2
-        return -self.slopes(square.device)[:, None, None] * square.sqrt().float()[..., None, :, :]
+        return -self.slopes.to(square.device)[:, None, None] * square.sqrt().float()[..., None, :, :]

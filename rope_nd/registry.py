@@ -8,9 +8,10 @@ from typing import Any
 from torch import nn
 
 from ._check import check_options, choose
-from .absolute import Learned, Sinusoidal
+from .absolute import Sinusoidal
 from .bias import ALiBi
 from .freqs import FAMILIES
+from .learned import Learned
 from .rope import RoPE
 
 ABSOLUTE: dict[str, Any] = {"learned": Learned, "sinusoidal": Sinusoidal}

@@ -13,7 +13,7 @@ from typing import Any
 from torch import nn
 
 from .._check import check_options, choose
-from ..absolute import Learned, Sinusoidal
+from ..absolute import Absolute
 from ..bias import Bias
 from ..freqs import FAMILIES
 from ..registry import Host, list_encodings, make
@@ -44,7 +44,7 @@ def wrap(
         model = wrap(timm.create_model("vit_small_patch16_224"), "axial", theta=100)
         model = wrap(timm.create_model("vit_small_patch16_dinov3"), "native", scaling="yarn")
 
-    - `encoding`: a name of `list_encodings()`; a module (`RoPE`, `Sinusoidal`, `Learned`, a `Bias`); or `"native"`, the model's own
+    - `encoding`: a name of `list_encodings()`; a module (`RoPE`, an `Absolute`, a `Bias`); or `"native"`, the model's own
       positions as they are, at any size, whose rotary part can then be scaled.
     - `keep_pos_embed`: what stays of the model's own positions: all (True), none, or some of `"absolute"` (its table, resized to
       the input), `"rotary"`, `"bias"` (relative tables, resized). What does not stay is frozen under its key, unread.
@@ -189,13 +189,13 @@ def _check_module(encoding: nn.Module, host: Host) -> None:
     for one in ropes:
         if isinstance(one, RoPE):
             _check_fit(one, host)
-        elif isinstance(encoding, nn.ModuleList) or not isinstance(one, (Sinusoidal, Learned, Bias)):
-            raise ValueError(f"encoding is a {type(one).__name__}: give a name, a RoPE, Sinusoidal, Learned or Bias")
-    width = getattr(encoding, "dim", encoding.table.shape[-1] if isinstance(encoding, Learned) else host.dim)
-    if width != host.dim:
-        raise ValueError(f"encoding has {width} channels, the model {host.dim}: make it with dim={host.dim}")
-    if isinstance(encoding, Bias) and getattr(encoding, "heads", host.queries) != host.queries:
-        raise ValueError(f"encoding has {encoding.heads} heads, the model {host.queries}: make it with heads={host.queries}")
+        elif isinstance(one, Bias):
+            if one.heads != host.queries:
+                raise ValueError(f"encoding has {one.heads} heads, the model {host.queries}: make it with heads={host.queries}")
+        elif isinstance(encoding, nn.ModuleList) or not isinstance(one, Absolute):
+            raise ValueError(f"encoding is a {type(one).__name__}: give a name, a RoPE, an Absolute or a Bias")
+        elif one.dim != host.dim:
+            raise ValueError(f"encoding has {one.dim} channels, the model {host.dim}: make it with dim={host.dim}")
 
 
 def _check_fit(rope: RoPE, host: Host) -> None:

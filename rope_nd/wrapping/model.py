@@ -14,7 +14,7 @@ import torch
 from timm.models._manipulate import checkpoint
 from torch import Tensor, nn
 
-from ..absolute import Learned, Sinusoidal
+from ..absolute import Absolute
 from ..bias import Bias
 from ..positions import augment as augment_positions
 from ..positions import grid, keep, sizes
@@ -100,7 +100,7 @@ class Wrapped(Timm):
 
     def _code(self, points: Tensor, extent: Any) -> Tensor | None:
         """What an absolute encoding adds to the patch tokens, `[N, C]` or `[B, N, C]`."""
-        return each(self.encoding, points, extent) if isinstance(self.encoding, (Sinusoidal, Learned)) else None
+        return each(self.encoding, points, extent) if isinstance(self.encoding, Absolute) else None
 
     def _where(
         self,
@@ -121,16 +121,18 @@ class Wrapped(Timm):
         layers = max(len(old), len(new))
         chains = tuple(tuple(r[layer if len(r) > 1 else 0] for r in (old, new) if r) for layer in range(layers))
         factor = None if settings.temperature is None or new else self._factor(settings.temperature, extent, points.device)
-        biases: tuple[Tensor, ...] = ()
-        if isinstance(self.encoding, Bias):
-            bias = self.encoding(seen, seen) if not self.encoding.sized else each(self.encoding, seen, extent)
-            biases = (nn.functional.pad(bias, (prefix, 0, prefix, 0)),)
+        biases = tuple(nn.functional.pad(bias, (prefix, 0, prefix, 0)) for bias in self._biases(seen, extent))
         return Where(chains, biases, factor, mask, is_causal, extent, "bias" in settings.kept)
 
     def _rotations(self, encoding: nn.Module | None, points: Tensor, extent: Any) -> tuple[Rotation, ...]:
         """Rotations of an encoding, one for all layers or one a layer; none if it turns nothing."""
         ropes: Sequence[Any] = encoding if isinstance(encoding, nn.ModuleList) else [encoding]  # type: ignore[assignment]
         return tuple(each(rope, points, extent) for rope in ropes) if isinstance(ropes[0], RoPE) else ()
+
+    def _biases(self, points: Tensor, extent: Any) -> tuple[Tensor, ...]:
+        """Additive terms on the scores of patch tokens `[H, N, N]` or `[B, H, N, N]`, one for all layers or one a layer."""
+        encs: Sequence[Any] = self.encoding if isinstance(self.encoding, nn.ModuleList) else [self.encoding]  # type: ignore[assignment]
+        return tuple(each(enc, points, extent) for enc in encs) if isinstance(encs[0], Bias) else ()
 
     def _factor(self, kind: Temperature, extent: Any, device: torch.device) -> Tensor:
         """The temperature of an encoding that has none of its own."""
@@ -152,11 +154,12 @@ def lead(encoding: nn.Module | None) -> Any:
 
 def each(enc: Any, points: Tensor, extent: Any) -> Any:
     """What an encoding gives for positions; for samples of several sizes (`extent` `[B, A]`) one by one, where size matters."""
+    run: Any = enc.among if isinstance(enc, Bias) else enc
     if not isinstance(extent, Tensor):
-        return enc(points, extent)
+        return run(points, extent)
     if not enc.sized:
-        return enc(points)
-    found = [enc(p, e) for p, e in zip(points, extent)]
+        return run(points)
+    found = [run(p, e) for p, e in zip(points, extent)]
     if not isinstance(found[0], Rotation):
         return torch.stack(found)
     per_head = [r if r.cos.ndim == 3 else replace(r, cos=r.cos[None], sin=r.sin[None]) for r in found]  # [H|1, N, P]
@@ -169,6 +172,6 @@ def each(enc: Any, points: Tensor, extent: Any) -> Any:
 def _undecayed(encoding: nn.Module | None) -> list[str]:
     names = []
     for prefix, module in encoding.named_modules() if encoding is not None else ():
-        if isinstance(module, (RoPE, Learned, Bias)):
+        if isinstance(module, (RoPE, Absolute, Bias)):
             names += [f"{prefix}.{name}" if prefix else name for name in module.no_weight_decay()]
     return names

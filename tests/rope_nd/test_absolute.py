@@ -8,7 +8,8 @@ import torch
 import torch.nn.functional as F
 
 from rope_nd import grid
-from rope_nd.absolute import Learned, Sinusoidal
+from rope_nd.absolute import Sinusoidal
+from rope_nd.learned import Learned
 
 tables = {1: (7,), 2: (4, 5), 3: (2, 3, 4), 4: (2, 3, 2, 3)}
 larger = {

@@ -15,9 +15,10 @@ allowed = {
     "scaling": {"_check"},
     "rotation": {"_check", "positions", "kernels"},
     "rope": {"_check", "positions", "freqs", "scaling", "rotation"},
-    "absolute": {"_check", "positions", "scaling", "rope"},
+    "absolute": {"positions", "scaling", "rope"},
+    "learned": {"_check", "absolute", "positions"},
     "bias": {"positions"},
-    "registry": {"_check", "absolute", "bias", "freqs", "rope"},
+    "registry": {"_check", "absolute", "bias", "freqs", "learned", "rope"},
 }
 
 probe = """

@@ -5,9 +5,10 @@ import torch
 from torch import nn
 
 from rope_nd import RoPE, grid, list_encodings
-from rope_nd.absolute import Learned, Sinusoidal
+from rope_nd.absolute import Sinusoidal
 from rope_nd.bias import Bias
 from rope_nd.freqs import FAMILIES
+from rope_nd.learned import Learned
 from rope_nd.registry import Host, make
 
 trained = {1: (9,), 2: (4, 5), 3: (2, 3, 4)}

@@ -19,8 +19,9 @@ from torch import nn
 from torch._dynamo.testing import CompileCounterWithBackend
 
 from rope_nd import RoPE, list_encodings, unwrap, wrap
-from rope_nd.absolute import Learned, Sinusoidal
+from rope_nd.absolute import Sinusoidal
 from rope_nd.bias import ALiBi
+from rope_nd.learned import Learned
 from rope_nd.wrapping import Where
 from rope_nd.wrapping.attention import WrappedAttention
 from rope_nd.wrapping.plain import WrappedVisionTransformer
@@ -860,7 +861,7 @@ small = {"pretrained": False, "num_classes": 2}
         (lambda: wrap(vit(), Sinusoidal(32, 2)), "encoding has 32 channels, the model 48: make it with dim=48"),
         (lambda: wrap(vit(), Learned(32, 2, trained_extent=(4, 4))), "encoding has 32 channels, the model 48"),
         (lambda: wrap(vit(), ALiBi(4, 2)), "encoding has 4 heads, the model 3: make it with heads=3"),
-        (lambda: wrap(vit(), nn.Linear(2, 2)), "encoding is a Linear: give a name, a RoPE"),
+        (lambda: wrap(vit(), nn.Linear(2, 2)), "encoding is a Linear: give a name, a RoPE, an Absolute or a Bias"),
         (
             lambda: wrap(vit(), nn.ModuleList([RoPE(16, 2, prefix_tokens=1)] * 3)),
             "a list of 3 modules: give one, or one for each of 2",
