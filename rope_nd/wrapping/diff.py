@@ -7,10 +7,10 @@ from typing import Any
 import torch
 from timm.layers.diff_attention import DiffAttention
 from timm.models.vision_transformer import DiffParallelScalingBlock
-from torch import Tensor
+from torch import Tensor, nn
 
 from .attention import out
-from .where import Where, attend, merge, split
+from .where import Where, merge, probabilities, split
 
 
 def difference(attn: Any, q: Tensor, k: Tensor, v: Tensor, where: Where) -> Tensor:
@@ -19,9 +19,27 @@ def difference(attn: Any, q: Tensor, k: Tensor, v: Tensor, where: Where) -> Tens
     `q`, `k`: `[B, 2H, N, D]`; `v`: `[B, H, N, 2D]`. Both heads of a pair are turned, each as a head of its own.
     """
     q, k = where.turn(q, k, attn.layer)
-    both = attend(attn, q, k, v.repeat_interleave(2, dim=1), where).unflatten(1, (attn.num_heads, 2))
-    y = both[:, :, 0] - attn._compute_lambda().type_as(q) * both[:, :, 1]
+    share = attn._compute_lambda().type_as(q)
+    if attn.fused_attn:
+        mask, is_causal = where.scores(q, attn.layer, None)
+        drop = attn.attn_drop.p if attn.training else 0.0
+        first, second = (
+            nn.functional.scaled_dot_product_attention(
+                q[:, i::2], k[:, i::2], v, _of_pair(mask, i, attn.num_heads), drop, is_causal=is_causal, scale=attn.scale
+            )
+            for i in (0, 1)
+        )
+        y = first - share * second
+    else:
+        shares = attn.attn_drop(probabilities(attn, q, k, where)).unflatten(1, (attn.num_heads, 2))
+        y = (shares[:, :, 0] - share * shares[:, :, 1]) @ v
     return attn.sub_norm(y) * (1 - attn.lambda_init)
+
+
+def _of_pair(mask: Tensor | None, i: int, heads: int) -> Tensor | None:
+    """The mask of the first or second head of each pair; one for both where it has no heads, or one a pair."""
+    apart = mask is not None and mask.ndim > 2 and mask.shape[-3] == 2 * heads
+    return mask[..., i::2, :, :] if apart and mask is not None else mask
 
 
 class WrappedDiffAttention(DiffAttention):

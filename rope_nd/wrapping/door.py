@@ -83,9 +83,8 @@ def wrap(
             made.to(home)
     drawn = dict(augment or {}) or (augmentation(rope) if encoding == "native" and rope is not None else {})
     inner.wrapped = Settings(axes, tuple(extent), kept, temperature, drawn)
-    rotating = inner.rotating()
-    for number, block in enumerate(inner.blocks):
-        for layer in attentions(block) if block in rotating else ():
+    for number, block in enumerate(inner.rotating()):
+        for layer in attentions(block):
             layer.layer = number
     for part, ours in exchange:
         part.__class__ = ours
@@ -137,7 +136,7 @@ def _host(inner: Wrapped, extent: tuple[int, ...]) -> Host:
     width = int(getattr(first, "head_dim", 0)) or round(first.scale**-2)
     queries = pairs * first.num_heads
     keys = math.gcd(*(pairs * getattr(layer, "num_kv_heads", layer.num_heads) for layer in layers))
-    return Host(inner.embed_dim, keys, width, len(inner.blocks), extent, inner.prefix_tokens(), queries)
+    return Host(inner.embed_dim, keys, width, len(inner.rotating()), extent, inner.prefix_tokens(), queries)
 
 
 def _native(rope: nn.Module, host: Host, **options: Any) -> nn.Module:
