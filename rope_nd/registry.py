@@ -3,19 +3,38 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from torch import nn
 
 from ._check import check_options, choose
-from .absolute import Sinusoidal
+from .absolute import Sinusoidal, fourier
 from .bias import ALiBi
+from .codes import CODES, Code
 from .freqs import FAMILIES
 from .learned import Learned
+from .parabola import PaPE
+from .polar import PoPE
 from .rope import RoPE
+from .scaling import RULES
+from .variants import FoPE, HierarchicalRoPE, WaveletRoPE
 
-ABSOLUTE: dict[str, Any] = {"learned": Learned, "sinusoidal": Sinusoidal}
+ABSOLUTE: dict[str, Any] = {
+    **{name: partial(Code, code=name) for name in CODES},
+    "sinusoidal": Sinusoidal,
+    "fourier": fourier,
+    "learned": Learned,
+}
 BIASES: dict[str, Any] = {"alibi": ALiBi}
+VARIANTS: dict[str, Any] = {
+    "hierarchical_rotary": HierarchicalRoPE,
+    "wavelet_rotary": WaveletRoPE,
+    "fope": FoPE,
+    "pope": PoPE,
+    "pape": PaPE,
+}
+ROTARY: dict[str, Any] = {**{name: partial(RoPE, freqs=name) for name in FAMILIES}, **VARIANTS}
 
 
 @dataclass(frozen=True)
@@ -33,7 +52,15 @@ class Host:
 
 def list_encodings() -> list[str]:
     """Every name that `wrap` takes."""
-    return ["none", *ABSOLUTE, *BIASES, *FAMILIES]
+    return ["none", *ABSOLUTE, *BIASES, *ROTARY]
+
+
+def scalings(name: str) -> tuple[str, ...]:
+    """The scaling rules that mean anything for an encoding, by name, `"none"` among them."""
+    if name == "none" or name in BIASES:
+        return ("none",)
+    squeezed = name in CODES or name in ("learned", "pape")  # no frequencies: positions can be squeezed, that is all
+    return ("none", "pi") if squeezed else ("none", *RULES)
 
 
 def make(name: str, axes: int, host: Host, **options: Any) -> nn.ModuleList | nn.Module | None:
@@ -51,13 +78,14 @@ def make(name: str, axes: int, host: Host, **options: Any) -> nn.ModuleList | nn
         return BIASES[name](host.queries or host.heads, axes, **options)
     if name in ABSOLUTE:
         options = {k: v for k, v in options.items() if not (name == "learned" and k == "scaling" and v is None)}
-        if name == "learned":  # the others hand theirs to a RoPE, which looks at them
-            check_options("encoding 'learned'", options, Learned)
+        if name in ("learned", "fourier"):  # the others look at theirs
+            check_options(f"encoding {name!r}", options, ABSOLUTE[name])
         encoding: nn.Module = ABSOLUTE[name](host.dim, axes, trained_extent=host.trained_extent, **options)
         return encoding
     known = {"heads": host.heads, "trained_extent": host.trained_extent, "prefix_tokens": host.prefix_tokens, **options}
     seed = known.pop("seed", 0)
-    first = RoPE(host.head_dim, axes, name, seed=seed, **known)
-    if not first.learned:
+    build = ROTARY[name]
+    first = build(host.head_dim, axes, seed=seed, **known)
+    if not list(first.parameters()):
         return first
-    return nn.ModuleList([first, *(RoPE(host.head_dim, axes, name, seed=seed + i, **known) for i in range(1, host.layers))])
+    return nn.ModuleList([first, *(build(host.head_dim, axes, seed=seed + i, **known) for i in range(1, host.layers))])

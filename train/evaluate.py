@@ -20,7 +20,7 @@ import tyro
 from rich.table import Table
 from torch import Tensor, nn
 
-from rope_nd.registry import BIASES
+from rope_nd.registry import scalings
 from rope_nd.scaling import RULES
 from rope_nd.wrapping.families import wrapped_trunk
 from rope_nd.wrapping.stack import Stack
@@ -99,9 +99,8 @@ def interval(right: Tensor, groups: Tensor, draws: int = 1000) -> tuple[float, f
 
 def usable(encoding: str, rules: Iterable[Rule]) -> list[Rule]:
     """The rules that mean anything for an encoding: tables can only be stretched, no positions not at all, timm is left alone."""
-    unscaled = dict.fromkeys(("none", "timm", *BIASES), ("none",))
-    scalings = {**unscaled, "learned": ("none", "pi")}.get(encoding, ("none", *RULES))
-    return [(s, t) for s, t in rules if s in scalings and (encoding != "timm" or t == "none")]
+    known = {"timm": ("none",), "native": ("none", *RULES)}.get(encoding) or scalings(encoding)
+    return [(s, t) for s, t in rules if s in known and (encoding != "timm" or t == "none")]
 
 
 def measure(

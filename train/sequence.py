@@ -32,9 +32,8 @@ from rich.table import Table
 from timm.models.vision_transformer import Block
 from torch import Tensor, nn
 
-from rope_nd.freqs import FAMILIES
-from rope_nd.registry import BIASES, Host, make
-from rope_nd.scaling import check_temperature
+from rope_nd.registry import ROTARY, Host, list_encodings, make, scalings
+from rope_nd.scaling import RULES, check_temperature
 from rope_nd.wrapping import Wrapped
 from rope_nd.wrapping.attention import WrappedAttention
 from rope_nd.wrapping.model import Settings
@@ -99,8 +98,9 @@ class Reader(Wrapped):
         check_temperature(factor)
         host = Host(task.dim, task.heads, task.dim // task.heads, task.depth, trained, self.num_prefix_tokens)
         options: dict[str, Any] = {"scaling": scaling}
-        if encoding in FAMILIES:
-            options |= {"theta": task.theta, "temperature": factor}
+        if encoding in ROTARY:
+            fixed = encoding in ("wavelet_rotary", "pape")  # whose scales are not a matter of theta
+            options |= {"temperature": factor, **({} if fixed else {"theta": task.theta})}
         self.wrapped = Settings(1, trained, frozenset(), factor, {})
         self.encoding, self.own_rotary = make(encoding, 1, host, **options), None
         self.embed = nn.Embedding(task.vocabulary, task.dim)
@@ -166,9 +166,15 @@ def measure(model: Reader, task: SequenceTask, seed: int, tokens: int) -> dict[s
 
 
 def applicable(encoding: str, rules: Iterable[Rule]) -> list[Rule]:
-    """What a rule amounts to for an encoding: no scaling without positions or of a bias, a learned table is always stretched."""
-    only = {"none": "none", "learned": "pi", **dict.fromkeys(BIASES, "none")}
-    return list(dict.fromkeys((only.get(encoding, scaling), temperature) for scaling, temperature in rules))
+    """What a rule amounts to for an encoding: those that mean nothing are none, a learned table is always stretched."""
+    known = scalings(encoding) if encoding in list_encodings() else ()
+
+    def applied(rule: str) -> str:
+        if encoding == "learned":
+            return "pi"
+        return "none" if known and rule in RULES and rule not in known else rule
+
+    return list(dict.fromkeys((applied(scaling), temperature) for scaling, temperature in rules))
 
 
 def run(

@@ -15,8 +15,7 @@ from torch import nn
 from .._check import check_options, choose
 from ..absolute import Absolute
 from ..bias import Bias
-from ..freqs import FAMILIES
-from ..registry import Host, list_encodings, make
+from ..registry import ROTARY, Host, list_encodings, make
 from ..rope import RoPE
 from ..scaling import Scaling, Temperature, check_temperature
 from .families import CLASSIFIERS, OURS, attentions, swaps, trunk, wrapped_trunk
@@ -169,7 +168,7 @@ def _encoding(
                 f"{type(inner).__bases__[-1].__name__} has no rotary encoding of its own to scale: leave scaling, strength"
             )
         return None
-    if encoding in FAMILIES:
+    if encoding in ROTARY:
         return make(encoding, 2, host, scaling=scaling, **{"layout": layout_of(rope), **turning, **options})
     if strength != 1.0:
         raise ValueError(f"strength={strength!r} is the share of a rotation: encoding {encoding!r} has none")
@@ -207,7 +206,7 @@ def _check_fit(rope: RoPE, host: Host) -> None:
             f"the RoPE leaves prefix_tokens={rope.prefix_tokens} unturned, the model has {host.prefix_tokens} prefix tokens "
             f"(class and register tokens): make it with prefix_tokens={host.prefix_tokens}"
         )
-    heads = rope.freqs.shape[0]
+    heads = max(t.shape[0] for t in (*rope.parameters(), *rope.buffers()))
     if heads > 1 and host.heads % heads:
         raise ValueError(
             f"the RoPE has frequencies for {heads} heads, the model {host.heads} key heads: make it with heads={host.heads}"

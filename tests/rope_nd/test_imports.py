@@ -15,10 +15,14 @@ allowed = {
     "scaling": {"_check"},
     "rotation": {"_check", "positions", "kernels"},
     "rope": {"_check", "positions", "freqs", "scaling", "rotation"},
-    "absolute": {"positions", "scaling", "rope"},
+    "absolute": {"_check", "positions", "scaling", "rope"},
+    "codes": {"_check", "absolute", "positions"},
     "learned": {"_check", "absolute", "positions"},
     "bias": {"positions"},
-    "registry": {"_check", "absolute", "bias", "freqs", "learned", "rope"},
+    "variants": {"_check", "positions", "rope", "rotation", "scaling"},
+    "polar": {"_check", "positions", "rotation", "variants"},
+    "parabola": {"positions", "rotation", "scaling", "variants"},
+    "registry": {"_check", "absolute", "bias", "codes", "freqs", "learned", "parabola", "polar", "rope", "scaling", "variants"},
 }
 
 probe = """

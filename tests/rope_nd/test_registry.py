@@ -5,11 +5,10 @@ import torch
 from torch import nn
 
 from rope_nd import RoPE, grid, list_encodings
-from rope_nd.absolute import Sinusoidal
+from rope_nd.absolute import Absolute, Sinusoidal
 from rope_nd.bias import Bias
 from rope_nd.freqs import FAMILIES
-from rope_nd.learned import Learned
-from rope_nd.registry import Host, make
+from rope_nd.registry import ABSOLUTE, BIASES, VARIANTS, Host, make
 
 trained = {1: (9,), 2: (4, 5), 3: (2, 3, 4)}
 
@@ -22,7 +21,7 @@ def host(axes: int = 2, **changes) -> Host:
 
 def test_the_list_holds_every_name_once_and_none():
     names = list_encodings()
-    assert len(names) == len(set(names)) and {"none", "learned", "sinusoidal", "alibi", *FAMILIES} == set(names)
+    assert len(names) == len(set(names)) and {"none", *ABSOLUTE, *BIASES, *FAMILIES, *VARIANTS} == set(names)
     assert names is not list_encodings()  # a caller may change its own
 
 
@@ -34,10 +33,9 @@ def test_every_name_builds_for_any_number_of_axes_and_reads_a_grid_larger_than_t
     points = grid(*extent)
     if name == "none":
         assert encoding is None
-    elif name in ("learned", "sinusoidal"):
-        assert isinstance(encoding, {"learned": Learned, "sinusoidal": Sinusoidal}[name])
-        assert encoding(points, extent).shape == (len(points), 48)
-    elif name == "alibi":
+    elif name in ABSOLUTE:
+        assert isinstance(encoding, Absolute) and encoding(points, extent).shape == (len(points), 48)
+    elif name in BIASES:
         assert isinstance(encoding, Bias) and encoding(points, points, extent).shape == (3, len(points), len(points))
     else:
         ropes = encoding if isinstance(encoding, nn.ModuleList) else [encoding]
@@ -45,8 +43,10 @@ def test_every_name_builds_for_any_number_of_axes_and_reads_a_grid_larger_than_t
             assert isinstance(rope, RoPE) and (rope.head_dim, rope.axes, rope.heads) == (16, axes, 3)
             assert rope.trained_extent == trained[axes] and rope.prefix_tokens == 2
             x = torch.randn(2, 3, 2 + len(points), 16)
-            turned = rope(points, extent)(x)
-            assert torch.equal(turned[:, :, :2], x[:, :, :2]) and not torch.allclose(turned, x)
+            turned, other = rope(points, extent).qk(x, x)
+            assert turned.shape == other.shape == (*x.shape[:3], {"pope": 32, "pape": (24, 32, 32)[axes - 1]}.get(name, 16))
+            if name not in VARIANTS:
+                assert torch.equal(turned[:, :, :2], x[:, :, :2]) and not torch.allclose(turned, x)
 
 
 @pytest.mark.parametrize("name", FAMILIES)
@@ -91,7 +91,7 @@ def test_options_reach_the_encoding():
 @pytest.mark.parametrize(
     "name, axes, options, says",
     [
-        ("axail", 2, {}, "unknown encoding 'axail': choose one of 'none', 'learned', 'sinusoidal', 'alibi', 'axial'"),
+        ("axail", 2, {}, "unknown encoding 'axail': choose one of 'none', 'integer', 'binary'"),
         ("axail", 2, {}, "did you mean 'axial'"),
         ("leaned", 2, {}, "did you mean 'learned'"),
         (None, 2, {}, "unknown encoding None"),
