@@ -60,7 +60,7 @@ def _table(rope: Any) -> tuple[Tensor, str, dict[str, Any]]:
     layout, coordinates = layout_of(rope), {"offset": getattr(rope, "grid_offset", 0.0)}
     swapped = getattr(rope, "grid_indexing", "ij") == "xy"
     if type(rope) is timm_rope.RotaryEmbeddingCat:
-        if getattr(rope, "grid_type", "pixel" if rope.in_pixels else "index") != "index":
+        if rope.in_pixels or getattr(rope, "grid_type", "index") != "index":
             raise ValueError(f"wrap does not know the coordinates of {type(rope).__name__}: it takes those of an index grid")
         if rope.ref_feat_shape is not None:
             coordinates |= {"normalize": "reference", "reference": tuple(rope.ref_feat_shape)}
