@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -10,12 +11,14 @@ from torch import nn
 
 from ._check import check_options, choose
 from .absolute import Sinusoidal, fourier
-from .bias import ALiBi
+from .bias import ALiBi, Bias
 from .codes import CODES, Code
+from .fields import FIRE, LookHere
 from .freqs import FAMILIES
 from .learned import Learned
 from .parabola import PaPE
 from .polar import PoPE
+from .relative import T5, RelativeTable, T5Joint
 from .rope import RoPE
 from .scaling import RULES
 from .variants import FoPE, HierarchicalRoPE, WaveletRoPE
@@ -26,7 +29,14 @@ ABSOLUTE: dict[str, Any] = {
     "fourier": fourier,
     "learned": Learned,
 }
-BIASES: dict[str, Any] = {"alibi": ALiBi}
+BIASES: dict[str, type[Bias]] = {
+    "alibi": ALiBi,
+    "t5": T5,
+    "t5_joint": T5Joint,
+    "swin": RelativeTable,
+    "lookhere": LookHere,
+    "fire": FIRE,
+}
 VARIANTS: dict[str, Any] = {
     "hierarchical_rotary": HierarchicalRoPE,
     "wavelet_rotary": WaveletRoPE,
@@ -57,25 +67,24 @@ def list_encodings() -> list[str]:
 
 def scalings(name: str) -> tuple[str, ...]:
     """The scaling rules that mean anything for an encoding, by name, `"none"` among them."""
-    if name == "none" or name in BIASES:
+    if name == "none" or (name in BIASES and name != "swin"):
         return ("none",)
-    squeezed = name in CODES or name in ("learned", "pape")  # no frequencies: positions can be squeezed, that is all
+    squeezed = name in CODES or name in ("learned", "pape", "swin")  # no frequencies: positions can be squeezed, that is all
     return ("none", "pi") if squeezed else ("none", *RULES)
 
 
 def make(name: str, axes: int, host: Host, **options: Any) -> nn.ModuleList | nn.Module | None:
     """The encoding of that name for this host: None, an absolute one, a bias, a `RoPE` (one a layer in a ModuleList if learned)."""
     choose("encoding", name, list_encodings())
-    if name == "none" or name in BIASES:
-        if options.pop("scaling", None) not in (None, "none"):
-            reason = "has no positions to scale" if name == "none" else "is the same at every size"
-            raise ValueError(f"encoding {name!r} {reason}: leave scaling out")
-        if name == "none" and options:
+    if scalings(name) == ("none",) and options.pop("scaling", None) not in (None, "none"):
+        reason = "has no positions to scale" if name == "none" else "has no scaling rule to choose"
+        raise ValueError(f"encoding {name!r} {reason}: leave scaling out")
+    if name == "none":
+        if options:
             raise ValueError(f"encoding 'none' has no options, got {sorted(options)}")
-        if name == "none":
-            return None
-        check_options(f"encoding {name!r}", options, BIASES[name])
-        return BIASES[name](host.queries or host.heads, axes, **options)
+        return None
+    if name in BIASES:
+        return _bias(name, axes, host, options)
     if name in ABSOLUTE:
         options = {k: v for k, v in options.items() if not (name == "learned" and k == "scaling" and v is None)}
         if name in ("learned", "fourier"):  # the others look at theirs
@@ -89,3 +98,12 @@ def make(name: str, axes: int, host: Host, **options: Any) -> nn.ModuleList | nn
     if not list(first.parameters()):
         return first
     return nn.ModuleList([first, *(build(host.head_dim, axes, seed=seed + i, **known) for i in range(1, host.layers))])
+
+
+def _bias(name: str, axes: int, host: Host, options: dict[str, Any]) -> nn.Module:
+    """A bias for all layers or one a layer, as its class says, told of the host what it asks for."""
+    cls = BIASES[name]
+    check_options(f"encoding {name!r}", options, cls)
+    known = {"trained_extent": host.trained_extent} if "trained_extent" in inspect.signature(cls).parameters else {}
+    given = {k: v for k, v in options.items() if not (k == "scaling" and v is None)}
+    return cls.stack(host.layers, host.queries or host.heads, axes, **{**known, **given})

@@ -42,7 +42,7 @@ class WrappedLayerScaleBlock(LayerScaleBlock):
 class WrappedCait(Stack, Cait):  # type: ignore[misc]
     """CaiT."""
 
-    maskable = False  # heads are mixed, and minus infinity with them
+    maskable = hideable = False  # heads are mixed, and minus infinity with them
 
     def _prefix(self) -> list[Tensor]:
         return []

@@ -71,6 +71,9 @@ def wrap(
         extent = trained_extent if trained_extent is not None else inner.grid()
         host = _host(inner, extent)
         module = _encoding(inner, encoding, host, strength, scaling, temperature, options)
+        if getattr(lead(module), "hides", False) and not inner.hideable:
+            name = type(inner).__bases__[-1].__name__
+            raise ValueError(f"this bias hides keys, and {name} mixes its heads before the softmax: choose a finite bias")
         rope = getattr(inner, inner.own_rope, None)
         before = None if rope is None or "rotary" not in kept else _native(rope, host)
     except ValueError:

@@ -61,6 +61,7 @@ class Wrapped(Timm):
         "rotary": r"rope\.",
         "bias": r".*relative_position_bias_table$",
     }
+    hideable: ClassVar[bool] = True  # can a bias be minus infinity
     own_rope: ClassVar[str] = "rope"  # the module that the model turned by
     when_dropped: ClassVar[dict[str, tuple[str, str, Any]]] = {}  # kind -> a module's attribute and its value
 

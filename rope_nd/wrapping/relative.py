@@ -25,7 +25,7 @@ from .where import Where, attend
 
 
 def ratio(reach: int, target: Tensor) -> Tensor:
-    """The q in [1.01, 1.5] with 1 + q + .. + q^(reach - 1) = `target`, by bisection (18 steps: timm's stop at 1e-6)."""
+    """The q in [1.01, 1.5] with 1 + q + .. + q^(reach - 1) = `target`, by bisection (19 steps: timm's stop at 1e-6)."""
     low, high = target.new_tensor(1.01), target.new_tensor(1.5)
     for _ in range(math.ceil(math.log2(0.49 / 1e-6))):
         q = (low + high) / 2
@@ -67,8 +67,8 @@ def table_bias(table: Tensor, window: tuple[int, int], extent: tuple[int, ...]) 
     """
     count = (2 * window[0] - 1) * (2 * window[1] - 1)
     entries, rest = table[:count], table[count:]
-    if tuple(extent) != tuple(window):
-        rows, columns = (offset_weights(w, n, table.device).to(torch.float32) for w, n in zip(window, extent))
+    if torch.compiler.is_compiling() or tuple(extent) != tuple(window):  # a graph must hold for both
+        rows, columns = _as_trained(window, extent, [offset_weights(w, n, table.device) for w, n in zip(window, extent)])
         square = entries.float().unflatten(0, (2 * window[0] - 1, 2 * window[1] - 1))  # [2h - 1, 2w - 1, H]
         entries = torch.einsum("ia,abh,jb->ijh", rows, square, columns).flatten(0, 1).to(table.dtype)
     bias = entries[offset_index(extent, table.device)].permute(2, 0, 1)  # [H, N, N]
@@ -77,6 +77,16 @@ def table_bias(table: Tensor, window: tuple[int, int], extent: tuple[int, ...]) 
     first = rest[0].view(-1, 1, 1).expand(-1, 1, bias.shape[1])  # from the class token, to it, and its own
     below = torch.cat((rest[1].view(-1, 1, 1).expand(-1, bias.shape[1], 1), bias), dim=2)
     return torch.cat((torch.cat((rest[2].view(-1, 1, 1), first), dim=2), below), dim=1)
+
+
+def _as_trained(window: tuple[int, int], extent: tuple[int, ...], weights: list[Tensor]) -> list[Tensor]:
+    """Weights that read each offset as it is where the whole grid is the trained one, without a branch."""
+    same = (sizes(extent, weights[0].device) == sizes(window, weights[0].device)).all()
+    plain = [
+        (torch.arange(w.shape[0], device=w.device)[:, None] - n) == torch.arange(w.shape[1], device=w.device) - t
+        for w, n, t in zip(weights, extent, window)
+    ]
+    return [torch.where(same, p.to(w.dtype), w).to(torch.float32) for p, w in zip(plain, weights)]
 
 
 def module_bias(module: nn.Module, extent: tuple[int, ...]) -> Tensor:

@@ -19,10 +19,26 @@ allowed = {
     "codes": {"_check", "absolute", "positions"},
     "learned": {"_check", "absolute", "positions"},
     "bias": {"positions"},
+    "relative": {"_check", "bias", "positions"},
+    "fields": {"_check", "bias", "positions"},
     "variants": {"_check", "positions", "rope", "rotation", "scaling"},
     "polar": {"_check", "positions", "rotation", "variants"},
     "parabola": {"positions", "rotation", "scaling", "variants"},
-    "registry": {"_check", "absolute", "bias", "codes", "freqs", "learned", "parabola", "polar", "rope", "scaling", "variants"},
+    "registry": {
+        "_check",
+        "absolute",
+        "bias",
+        "codes",
+        "fields",
+        "freqs",
+        "learned",
+        "parabola",
+        "polar",
+        "relative",
+        "rope",
+        "scaling",
+        "variants",
+    },
 }
 
 probe = """

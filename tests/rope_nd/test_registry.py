@@ -36,7 +36,8 @@ def test_every_name_builds_for_any_number_of_axes_and_reads_a_grid_larger_than_t
     elif name in ABSOLUTE:
         assert isinstance(encoding, Absolute) and encoding(points, extent).shape == (len(points), 48)
     elif name in BIASES:
-        assert isinstance(encoding, Bias) and encoding(points, points, extent).shape == (3, len(points), len(points))
+        for bias in encoding if isinstance(encoding, nn.ModuleList) else [encoding]:
+            assert isinstance(bias, Bias) and bias(points, points, extent).shape == (3, len(points), len(points))
     else:
         ropes = encoding if isinstance(encoding, nn.ModuleList) else [encoding]
         for rope in ropes:

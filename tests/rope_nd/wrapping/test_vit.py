@@ -873,7 +873,7 @@ small = {"pretrained": False, "num_classes": 2}
             lambda: wrap(vit(), nn.ModuleList([RoPE(16, 2, prefix_tokens=1)] * 3)),
             "a list of 3 modules: give one, or one for each of 2",
         ),
-        (lambda: wrap(vit(), "alibi", scaling="yarn"), "is the same at every size: leave scaling out"),
+        (lambda: wrap(vit(), "alibi", scaling="yarn"), "has no scaling rule to choose: leave scaling out"),
         (lambda: wrap(vit(), "axial", keep_pos_embed="rotry"), "did you mean 'rotary'"),
         (lambda: wrap(vit(), "axial", trained_extent=14), "trained_extent=14: give the token count of each axis"),
         (lambda: wrap(vit(), "native", scaling="yarn"), "no rotary encoding of its own to scale"),
