@@ -44,7 +44,7 @@ def offset_weights(trained: int, count: int, device: torch.device) -> Tensor:
     steps = torch.arange(trained, device=device, dtype=far.dtype)
     laid = (q**steps - 1) / (q - 1)  # 0, 1, 1 + q, ...: where the trained offsets 0 .. trained - 1 lie
     size = offsets.abs().clamp(max=laid[-1])
-    below = (torch.searchsorted(laid, size.contiguous(), right=True) - 1).clamp(0, trained - 2)
+    below = ((laid <= size[:, None]).sum(1) - 1).clamp(0, trained - 2)  # ONNX has no searchsorted
     share = (size - laid[below]) / (laid[below + 1] - laid[below])
     near = trained - 1 + offsets.sign().long() * below  # column of the trained offset nearer to zero
     next_ = near + torch.where(offsets < 0, -1, 1)

@@ -247,4 +247,4 @@ def test_onnx_runtime_gives_the_same_numbers_at_other_sizes(kind, name, options,
 
 @pytest.mark.slow
 def test_onnx_runtime_reads_relative_tables_at_other_sizes(tmp_path):
-    run_by_onnx(wrap(build("beit"), "native"), tmp_path / "model.onnx", (48, 40), [(64, 24), (80, 16)])
+    run_by_onnx(wrap(build("beit"), "native"), tmp_path / "model.onnx", (48, 40), [(64, 24), (80, 16), (32, 48), (32, 32)])
