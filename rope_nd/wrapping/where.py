@@ -56,7 +56,8 @@ class Where:
         total = parts[0]
         for part in parts[1:]:
             total = total + part
-        return total.clamp(min=torch.finfo(q.dtype).min / 2).to(q.dtype), False  # a row of minus infinities has no softmax
+        kind = torch.promote_types(total.dtype, q.dtype)
+        return total.to(kind).clamp(min=torch.finfo(q.dtype).min / 2).to(q.dtype), False  # a row of -inf has no softmax
 
     def without_prefix(self, tokens: int) -> Where:
         """For layers before the prefix tokens (`tokens` of them) are there."""
