@@ -21,14 +21,6 @@ larger = {
 every_size = [(axes, extent) for axes, extents in larger.items() for extent in extents]
 
 
-@pytest.fixture(scope="module", autouse=True)
-def one_thread():
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
 def resized(table: torch.Tensor, extent: tuple[int, ...], mode: str, antialias: bool = False) -> torch.Tensor:
     """The table [*T, C] at another extent, one axis at a time through F.interpolate: [N, C]."""
     for axis, size in enumerate(extent):

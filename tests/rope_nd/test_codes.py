@@ -19,14 +19,6 @@ sizes = {1: [(1,), (4,), (23,)], 2: [(1, 1), (5, 7), (3, 11), (12, 2)], 3: [(1, 
 every_size = [(axes, extent) for axes, extents in sizes.items() for extent in extents]
 
 
-@pytest.fixture(scope="module", autouse=True)
-def one_thread():
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
 def psi(mother: str, t: float) -> float:
     """The mother wavelets, one number at a time."""
     if mother == "haar":

@@ -13,14 +13,6 @@ from rope_nd.wrapping.families import CLASSIFIERS, MODELS, trunk
 from rope_nd.wrapping.refused import REASONS, WHY
 
 
-@pytest.fixture(scope="module", autouse=True)
-def one_thread():
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
 @pytest.fixture(scope="module")
 def rows():
     return list(coverage.rows())

@@ -11,14 +11,6 @@ from rope_nd.relative import T5, RelativeTable, T5Joint, bucket, bucket_starts
 grids = [(7,), (4, 4), (3, 8), (1, 6), (2, 3, 4), (5, 1, 2)]
 
 
-@pytest.fixture(scope="module", autouse=True)
-def one_thread():
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
 def close(a: torch.Tensor, b: torch.Tensor, atol: float = 1e-6) -> None:
     torch.testing.assert_close(a, b.to(a.dtype), atol=atol, rtol=0)
 

@@ -51,14 +51,6 @@ NAMES = ["hierarchical", "hierarchical, mixed", "wavelet", "fope", "fope, learne
 RELATIVE = ["wavelet", "pope", "pape", "pape, shared"]
 
 
-@pytest.fixture(scope="module", autouse=True)
-def one_thread():
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
 def normal(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float64) -> torch.Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=dtype)
 

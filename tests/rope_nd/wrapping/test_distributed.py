@@ -119,14 +119,6 @@ def found(tmp_path_factory) -> dict[tuple[str, str], Outcome]:
     return torch.load(folder / "found.pt")
 
 
-@pytest.fixture(scope="module", autouse=True)
-def one_thread():
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
 @pytest.fixture(scope="module")
 def expected() -> dict[str, Outcome]:
     return {case: step(model_of(case), batch(), labels()) for case in cases}

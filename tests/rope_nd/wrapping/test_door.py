@@ -11,14 +11,6 @@ from rope_nd.wrapping.families import trunk
 from tests.rope_nd.wrapping.zoo import build, images
 
 
-@pytest.fixture(scope="module", autouse=True)
-def one_thread():
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
 def without_table(model: nn.Module) -> None:
     model.pos_embed = None
 

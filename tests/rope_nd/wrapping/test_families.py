@@ -34,14 +34,6 @@ ENCODERS = ("deepseek, encoder", "qwen 3, encoder", "gemma 4, encoder")  # witho
 PLACED = [kind for kind in KINDS if kind.startswith(("naflex", "gemma"))]  # those that may be given the places of patches
 
 
-@pytest.fixture(scope="module", autouse=True)
-def one_thread():
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
 def pair(kind: str, encoding: str, **options: Any) -> tuple[nn.Module, nn.Module]:
     """A model and its wrapped copy."""
     plain = build(kind)

@@ -27,14 +27,6 @@ BROKEN_BY_PATCHES = {  # batches of several sizes that timm cannot run in one gr
 }
 
 
-@pytest.fixture(scope="module", autouse=True)
-def one_thread():
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
 def close(a: torch.Tensor, b: torch.Tensor, atol: float = 1e-5, rtol: float = 1e-5) -> None:
     torch.testing.assert_close(a, b, atol=atol * max(1.0, b.abs().max().item()), rtol=rtol)
 

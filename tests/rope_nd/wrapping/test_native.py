@@ -42,14 +42,6 @@ normalised = ["eva-02", "perception encoder", "dinov3", "sapiens 2", "naflex, di
 slow = ["eva-02", "perception encoder", "sam, rope"]  # of these, those whose pairs turn less than 0.75 times over the trained grid
 
 
-@pytest.fixture(scope="module", autouse=True)
-def one_thread():
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
 def close(a: torch.Tensor, b: torch.Tensor, atol: float = 2e-6, rtol: float = 0.0) -> None:
     torch.testing.assert_close(a, b, atol=atol, rtol=rtol)
 

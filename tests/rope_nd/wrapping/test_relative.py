@@ -31,14 +31,6 @@ windows = [
 ]
 
 
-@pytest.fixture(scope="module", autouse=True)
-def one_thread():
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
 def close(a: torch.Tensor, b: torch.Tensor, atol: float, rtol: float = 0.0) -> None:
     torch.testing.assert_close(a, b, atol=atol, rtol=rtol)
 

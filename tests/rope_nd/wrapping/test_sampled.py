@@ -39,14 +39,6 @@ setups = {
 has_rope = ["naflex, axial", "naflex, mixed", "naflex, dinov3", "gemma 4", "gemma 4, encoder"]
 
 
-@pytest.fixture(scope="module", autouse=True)
-def one_thread():
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
 def close(a: torch.Tensor, b: torch.Tensor, atol: float = 1e-5, rtol: float = 1e-5) -> None:
     """To 1e-5, of the largest number where that is above one."""
     torch.testing.assert_close(a, b, atol=atol * max(1.0, b.abs().max().item()), rtol=rtol)

@@ -44,14 +44,6 @@ def vit(seed: int = 0, gated: bool = False, **options) -> VisionTransformer:
     return model.eval()
 
 
-@pytest.fixture(scope="module", autouse=True)
-def one_thread():
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
 def images(*shape: int, seed: int = 1) -> torch.Tensor:
     return torch.randn(*(shape or (2, 3, 32, 32)), generator=torch.Generator().manual_seed(seed))
 
