@@ -1,13 +1,13 @@
-"""What an encoding should be, measured: `python -m rope_nd.properties --output results/properties`.
+"""What an encoding should be, measured: `python -m rope_nd.properties` prints the table, `--markdown FILE` writes it.
 
 A code is what an encoding says of one position (absolute: its vector; rotary: cosines and sines of its angles; a bias has none).
-A kernel is what it says of two: the mean score of a query at one and a key at the other (absolute: the cosine of their codes;
-rotary: the mean cosine of the angles between them; bias: itself). Five properties that are asked for, and two more:
+A kernel is what it says of two: the score of a query at one and a key at the other (absolute: the cosine of their codes; rotary:
+the product of vectors of ones, turned, a channel; bias: itself). Five properties that are asked for, and two more:
 
 - unique: the least distance of two codes, over the mean one, in a grid four times as long as the trained one (0: some are alike)
 - linear: how far the code at p + 1 is from the best linear map of the code at p, at places that the map was not fitted to
 - beyond: change of the kernel of the same offsets when both tokens lie outside the trained range, over the kernel's spread
-- determined: whether two models built alike have the same codes (no random or learned part)
+- determined: whether models begun from two seeds have the same codes (no random and no learned part)
 - isotropy: spread of the kernel over directions at one distance, over its fall from distance zero (0: all directions are alike)
 - crosstalk: how far the kernel is from a sum of one kernel an axis, over its fall from distance zero (0: no axis minds another)
 - noise: root mean square of a code over that of a unit embedding, at the trained length and at four times it
@@ -16,7 +16,10 @@ rotary: the mean cosine of the angles between them; bias: itself). Five properti
 
 from __future__ import annotations
 
+import argparse
+from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -24,8 +27,9 @@ from torch import Tensor, nn
 
 from .absolute import Absolute
 from .bias import Bias
+from .parabola import PaPE
 from .positions import grid
-from .registry import Host, list_encodings, make
+from .registry import ROTARY, Host, list_encodings, make
 from .rope import RoPE
 
 HOST = {"dim": 64, "heads": 4, "head_dim": 64, "layers": 1, "prefix_tokens": 0}
@@ -50,9 +54,10 @@ class Properties:
 
 def build(name: str, axes: int, trained: tuple[int, ...], seed: int = 0) -> Any:
     """The encoding of that name, with its random parts drawn from `seed`."""
+    options = {"seed": seed} if name in ROTARY or name == "fourier" else {}
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        made = make(name, axes, Host(trained_extent=trained, **HOST), **({"seed": seed} if name == "mixed" else {}))  # type: ignore[arg-type]
+        made = make(name, axes, Host(trained_extent=trained, **HOST), **options)  # type: ignore[arg-type]
     return made[0] if isinstance(made, nn.ModuleList) else made
 
 
@@ -67,7 +72,7 @@ def code(enc: Any, points: Tensor, extent: tuple[int, ...]) -> Tensor | None:
     """What the encoding says of each position, `[N, F]` float64."""
     if isinstance(enc, Absolute):
         return enc(points, extent).double()
-    if not isinstance(enc, RoPE):
+    if not isinstance(enc, RoPE) or isinstance(enc, PaPE):  # a parabola has no code: it is a function of two
         return None
     rotation = enc(points, extent)
     cos, sin = (t if t.ndim == 2 else t[0] for t in (rotation.cos.double(), rotation.sin.double()))  # the first head
@@ -78,7 +83,11 @@ def code(enc: Any, points: Tensor, extent: tuple[int, ...]) -> Tensor | None:
 def kernel(enc: Any, query: Tensor, key: Tensor, extent: tuple[int, ...]) -> Tensor | None:
     """What the encoding says of each pair, `[Nq, Nk]` float64."""
     if isinstance(enc, Bias):
-        return enc(query, key, extent)[0].double().clamp(min=-1e4)
+        return enc(query, key, extent)[0].double().clamp(min=-1e4)  # the first head; what is hidden is far away
+    if isinstance(enc, RoPE):  # of a query and a key that are one in every channel
+        ones = [torch.ones(1, enc.heads or 1, len(points), enc.head_dim) for points in (query, key)]
+        turned = enc(query, extent).qk(ones[0], ones[0])[0], enc(key, extent).qk(ones[1], ones[1])[1]
+        return (turned[0].double() @ turned[1].double().mT)[0, 0] / enc.head_dim
     first, second = code(enc, query, extent), code(enc, key, extent)
     if first is None or second is None:
         return None
@@ -174,3 +183,29 @@ def _crosstalk(enc: Any, trained: int) -> float:
 def table(trained: int = 16) -> list[Properties]:
     """The properties of every encoding but none, in two axes."""
     return [measure(name, trained) for name in list_encodings() if name != "none"]
+
+
+def markdown(found: Sequence[Properties]) -> str:
+    """The measures as a table; a dash where one has no meaning."""
+    names = list(vars(found[0]))
+    lines = ["| " + " | ".join(names) + " |", "|" + "---|" * len(names)]
+    for row in found:
+        shown = ("-" if v is None else f"{v:.2g}" if isinstance(v, float) else str(v) for v in vars(row).values())
+        lines.append("| " + " | ".join(shown) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """The command line."""
+    parser = argparse.ArgumentParser(prog="python -m rope_nd.properties", description="Measure what every encoding is.")
+    parser.add_argument("--trained", type=int, default=16, help="tokens an axis of the trained grid")
+    parser.add_argument("--markdown", type=Path, help="write the table to this file")
+    given = parser.parse_args(arguments)
+    text = markdown(table(given.trained))
+    print(text)
+    if given.markdown:
+        given.markdown.write_text(text)
+
+
+if __name__ == "__main__":
+    main()
