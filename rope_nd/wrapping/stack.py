@@ -134,7 +134,7 @@ class Stack(Wrapped):
         if table is not None and not bare:
             patches = patches + table
         prefix = [p.expand(len(patches), -1, -1) for p in self._prefix()]
-        tokens = torch.cat([*prefix, patches], dim=1) if prefix else patches
+        tokens = torch.cat([*prefix, patches], dim=1)  # contiguous, whatever the patches were
         if table is not None and bare:
             tokens = tokens + table
         added = code is not None or table is not None or self.drops_bare_tokens

@@ -1,8 +1,7 @@
 """Ten digits in colour, held-out fonts, one seed: what four encodings keep at up to eight times the training size.
 
-Trained at 32 px on zoom (scale-augmented) and canvas pictures alike, an axial model of 0.14 M parameters reads 96 % (zoom) and
-92 % (canvas) at its training size; chance is 10 %. Two machines gave 96.2 and 91.5, 96.3 and 92.0: runs are the same to the last
-digit on one. 368 s on two idle cores of an AMD EPYC, waiting for data 1 % of a step.
+Trained at 32 px on zoom (scale-augmented) and canvas pictures alike, an axial model of 0.14 M parameters reads 96.2 % (zoom)
+and 91.5 % (canvas) at its training size; chance is 10 %. 368 s on two cores of an AMD EPYC, waiting for data 1 % of a step.
 
     python -m train.extrapolate
 """
