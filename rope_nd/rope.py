@@ -74,7 +74,7 @@ class RoPE(nn.Module):
         self.head_dim, self.axes, self.heads, self.pairs = head_dim, axes, heads, width // 2
         self.layout: Layout = choose("layout", layout, get_args(Layout))  # type: ignore[assignment]
         self.scaling, self.temperature = scaling, temperature
-        self.trained_extent = _trained(trained_extent, axes)
+        self.trained_extent = check_trained(trained_extent, axes)
         self.coordinates = dict(coordinates or {})
         check_options("coordinates", self.coordinates, steps, also=("offset",))
         self.prefix_tokens, self.rotate_dtype = prefix_tokens, rotate_dtype
@@ -211,7 +211,8 @@ def _check_widths(head_dim: int, rotary_dim: int, axes: int, heads: int | None, 
         )
 
 
-def _trained(extent: tuple[int, ...] | None, axes: int) -> tuple[int, ...] | None:
+def check_trained(extent: tuple[int, ...] | None, axes: int) -> tuple[int, ...] | None:
+    """A trained extent: one token count an axis, or None."""
     if extent is None:
         return None
     if not isinstance(extent, (tuple, list)):

@@ -16,7 +16,7 @@ from .._check import check_options, choose
 from ..absolute import Absolute
 from ..bias import Bias
 from ..registry import ROTARY, Host, list_encodings, make
-from ..rope import RoPE
+from ..rope import RoPE, check_trained
 from ..scaling import Scaling, Temperature, check_temperature
 from .families import CLASSIFIERS, OURS, attentions, swaps, trunk, wrapped_trunk
 from .model import KINDS, Settings, Wrapped, lead
@@ -64,6 +64,7 @@ def wrap(
         raise ValueError(f"axes={axes}: image models have 2")
     check_temperature(temperature)
     check_options("augment", augment or {}, also=("shift", "jitter", "rescale"))
+    check_trained(trained_extent, axes)
     kept = _kept(keep_pos_embed) if encoding != "native" else frozenset({"absolute", "bias"})
     origin = type(inner)
     inner.__class__ = exchange[0][1]  # for what its class knows; a refusal below puts it back
@@ -76,7 +77,7 @@ def wrap(
             raise ValueError(f"this bias hides keys, and {name} mixes its heads before the softmax: choose a finite bias")
         rope = getattr(inner, inner.own_rope, None)
         before = None if rope is None or "rotary" not in kept else _native(rope, host)
-    except ValueError:
+    except Exception:
         inner.__class__ = origin
         raise
     home = next(inner.parameters()).device

@@ -887,10 +887,20 @@ def test_a_hybrid_refuses_sizes_that_would_lose_pixels():
         model(images(1, 3, 104, 64))
 
 
-@pytest.mark.parametrize("options", [{"axes": 3}, {"thta": 1}, {"scaling": "yarm"}, {"temperature": "logg"}])
+@pytest.mark.parametrize(
+    "options",
+    [
+        *({"axes": 3}, {"thta": 1}, {"scaling": "yarm"}, {"temperature": "logg"}, {"theta": "much"}),
+        *(
+            {"encoding": "fope", "sigma": "much"},
+            {"encoding": "none", "trained_extent": 14},
+            {"encoding": "none", "trained_extent": (4,)},
+        ),
+    ],
+)
 def test_a_refused_wrap_leaves_the_model_as_it_was(options):
     model = vit()
-    with pytest.raises(ValueError):
-        wrap(model, "axial", **options)
+    with pytest.raises(TypeError if "sigma" in options else ValueError):
+        wrap(model, **{"encoding": "axial", **options})
     assert type(model) is VisionTransformer and type(model.blocks[0].attn) is Attention and model.pos_embed.requires_grad
     assert torch.equal(model(images()), vit()(images())) and not hasattr(model, "encoding")
