@@ -27,7 +27,7 @@ from timm.models import list_modules, model_entrypoint
 from torch import Tensor, nn
 
 from .wrapping import unwrap, wrap
-from .wrapping.families import CLASSIFIERS, MODELS, attentions, trunk
+from .wrapping.families import CLASSIFIERS, MODELS, attentions, embedding, head_width, trunk
 from .wrapping.refused import WHY
 
 CONVOLUTIONAL = set(
@@ -117,11 +117,10 @@ def small(name: str) -> nn.Module:
     layer = attentions(inner.blocks[0])[0]
     side = 2 * pixels(full)
     options = _shallow(name, cls) | ({} if cls in ("NaFlexVit",) or "Gemma4" in cls else {"img_size": side})
-    head = round(layer.scale**-2) if hasattr(layer, "scale") else layer.head_dim
     if cls == "ConVit":
         options |= {"num_heads": 2}
     elif module_of(name) not in ("vitamin", "vision_transformer_hybrid") and cls != "TNT":
-        options |= {"embed_dim": 2 * head * (2 if hasattr(layer, "lambda_init") else 1), "num_heads": 2}
+        options |= {"embed_dim": 2 * head_width(layer) * (2 if hasattr(layer, "lambda_init") else 1), "num_heads": 2}
     return timm.create_model(name, **options)
 
 
@@ -136,7 +135,7 @@ def _shallow(name: str, cls: str) -> dict[str, Any]:
 def pixels(model: nn.Module) -> int:
     """The least side of an image, in pixels, that fits the patches (and the merging of patches) of a model."""
     inner = trunk(model)
-    embed: Any = getattr(inner, "pixel_embed", getattr(inner, "patch_embed", getattr(inner, "embeds", None)))
+    embed = embedding(inner)
     patch = max(embed.feat_ratio(as_scalar=False) if hasattr(embed, "feat_ratio") else embed.patch_size)
     merged = getattr(inner, "merge_size", getattr(inner, "downsample_ratio", getattr(inner, "pooling_kernel_size", 1)))
     return int(patch) * int(merged)

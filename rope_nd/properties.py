@@ -2,7 +2,7 @@
 
 A code is what an encoding says of one position (absolute: its vector; rotary: cosines and sines of its angles; a bias has none).
 A kernel is what it says of two: the score of a query at one and a key at the other (absolute: the cosine of their codes; rotary:
-the product of vectors of ones, turned, a channel; bias: itself). Five properties that are asked for, and two more:
+the product of vectors of ones, turned, a channel; bias: itself). What is measured of them:
 
 - unique: the least distance of two codes, over the mean one, in a grid four times as long as the trained one (0: some are alike)
 - linear: how far the code at p + 1 is from the best linear map of the code at p, at places that the map was not fitted to
@@ -25,6 +25,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ._check import choose
 from .absolute import Absolute
 from .bias import Bias
 from .parabola import PaPE
@@ -64,7 +65,7 @@ def build(name: str, axes: int, trained: tuple[int, ...], seed: int = 0) -> Any:
 def kind_of(enc: Any) -> str:
     """The insertion point of an encoding."""
     kinds = {"absolute": Absolute, "bias": Bias, "rotary": RoPE}
-    return next((kind for kind, cls in kinds.items() if isinstance(enc, cls)), "none")
+    return next(kind for kind, cls in kinds.items() if isinstance(enc, cls))
 
 
 @torch.no_grad()
@@ -72,7 +73,7 @@ def code(enc: Any, points: Tensor, extent: tuple[int, ...]) -> Tensor | None:
     """What the encoding says of each position, `[N, F]` float64."""
     if isinstance(enc, Absolute):
         return enc(points, extent).double()
-    if not isinstance(enc, RoPE) or isinstance(enc, PaPE):  # a parabola has no code: it is a function of two
+    if isinstance(enc, (Bias, PaPE)):  # functions of two positions
         return None
     rotation = enc(points, extent)
     cos, sin = (t if t.ndim == 2 else t[0] for t in (rotation.cos.double(), rotation.sin.double()))  # the first head
@@ -80,7 +81,7 @@ def code(enc: Any, points: Tensor, extent: tuple[int, ...]) -> Tensor | None:
 
 
 @torch.no_grad()
-def kernel(enc: Any, query: Tensor, key: Tensor, extent: tuple[int, ...]) -> Tensor | None:
+def kernel(enc: Any, query: Tensor, key: Tensor, extent: tuple[int, ...]) -> Tensor:
     """What the encoding says of each pair, `[Nq, Nk]` float64."""
     if isinstance(enc, Bias):
         return enc(query, key, extent)[0].double().clamp(min=-1e4)  # the first head; what is hidden is far away
@@ -88,9 +89,7 @@ def kernel(enc: Any, query: Tensor, key: Tensor, extent: tuple[int, ...]) -> Ten
         ones = [torch.ones(1, enc.heads or 1, len(points), enc.head_dim) for points in (query, key)]
         turned = enc(query, extent).qk(ones[0], ones[0])[0], enc(key, extent).qk(ones[1], ones[1])[1]
         return (turned[0].double() @ turned[1].double().mT)[0, 0] / enc.head_dim
-    first, second = code(enc, query, extent), code(enc, key, extent)
-    if first is None or second is None:
-        return None
+    first, second = (enc(points, extent).double() for points in (query, key))
     scale = first.norm(dim=-1)[:, None] * second.norm(dim=-1)
     return first @ second.mT / scale.clamp(min=1e-12)
 
@@ -112,13 +111,14 @@ def linear_residual(enc: Any, trained: int, axes: int) -> float:
     step[0] = 1
     here, there = (code(enc, at, (trained,) * axes) for at in (places, places + step))
     if here is None or there is None:
-        return float("nan")
+        raise ValueError(f"{type(enc).__name__} has no code of one position")
     solved = torch.linalg.lstsq(here[:256], there[:256], driver="gelsd").solution
     return ((here[256:] @ solved - there[256:]).norm() / there[256:].norm().clamp(min=1e-12)).item()
 
 
 def measure(name: str, trained: int = 16, axes: int = 2) -> Properties:
     """The properties of the encoding of that name, trained on a grid of `trained` tokens an axis."""
+    choose("encoding with properties", name, [known for known in list_encodings() if known != "none"])
     enc, again = build(name, axes, (trained,) * axes), build(name, axes, (trained,) * axes, seed=1)
     kind, long = kind_of(enc), 4 * trained
     line = torch.zeros(long, axes, dtype=torch.float64)
@@ -133,13 +133,12 @@ def measure(name: str, trained: int = 16, axes: int = 2) -> Properties:
         found["noise"] = inside.square().mean().sqrt().item() if kind == "absolute" else None
         found["noise_beyond"] = outside.square().mean().sqrt().item() if kind == "absolute" else None
         found["smooth"] = ((inside[1:] - inside[:-1]).norm(dim=-1).max() / distances(inside).mean().clamp(min=1e-12)).item()
-    if kind != "none":
-        found["beyond"] = _beyond(enc, trained, axes)
-        found["isotropy"], found["crosstalk"] = (_isotropy(enc, trained), _crosstalk(enc, trained)) if axes == 2 else (None, None)
+    found["beyond"] = _beyond(enc, trained, axes)
+    if axes == 2:
+        found["isotropy"], found["crosstalk"] = _isotropy(enc, trained), _crosstalk(enc, trained)
     points = grid(*short, dtype=torch.float64)
-    same = kernel(enc, points, points, short), kernel(again, points, points, short)
-    determined = same[0] is None or same[1] is None or torch.equal(same[0], same[1])
-    return Properties(name, kind, determined=bool(determined), **found)
+    determined = torch.equal(kernel(enc, points, points, short), kernel(again, points, points, short))
+    return Properties(name, kind, determined=determined, **found)
 
 
 def _beyond(enc: Any, trained: int, axes: int) -> float:
@@ -148,8 +147,6 @@ def _beyond(enc: Any, trained: int, axes: int) -> float:
     extent = (3 * trained,) * axes
     inside = kernel(enc, points, points, extent)
     outside = kernel(enc, points + 2 * trained, points + 2 * trained, extent)
-    if inside is None or outside is None:
-        return float("nan")
     return ((outside - inside).abs().mean() / (inside - inside.mean()).abs().mean().clamp(min=1e-12)).item()
 
 
@@ -162,8 +159,6 @@ def _isotropy(enc: Any, trained: int) -> float:
     spread, fall = [], []
     for radius in range(1, trained // 4 + 1):
         around = kernel(enc, centre, centre + radius * circle, (trained, trained))
-        if around is None or here is None:
-            return float("nan")
         spread.append(around.std())
         fall.append((here[0, 0] - around.mean()).abs())
     return (torch.stack(spread).sum() / torch.stack(fall).sum().clamp(min=1e-12)).item()
@@ -173,8 +168,6 @@ def _crosstalk(enc: Any, trained: int) -> float:
     """Mean of |K(dy, dx) - K(dy, 0) - K(0, dx) + K(0, 0)| over offsets, over that of |K(dy, dx) - K(0, 0)|."""
     offsets = grid(trained // 2, trained // 2, dtype=torch.float64)
     values = kernel(enc, torch.zeros(1, 2, dtype=torch.float64), offsets, (trained, trained))
-    if values is None:
-        return float("nan")
     square = values.view(trained // 2, trained // 2)
     off = square - square[:, :1] - square[:1, :] + square[0, 0]
     return (off.abs().mean() / (square - square[0, 0]).abs().mean().clamp(min=1e-12)).item()

@@ -76,6 +76,7 @@ def scalings(name: str) -> tuple[str, ...]:
 def make(name: str, axes: int, host: Host, **options: Any) -> nn.ModuleList | nn.Module | None:
     """The encoding of that name for this host: None, an absolute one, a bias, a `RoPE` (one a layer in a ModuleList if learned)."""
     choose("encoding", name, list_encodings())
+    options = {k: v for k, v in options.items() if k != "scaling" or v is not None}  # each has its own default
     if scalings(name) == ("none",) and options.pop("scaling", None) not in (None, "none"):
         reason = "has no positions to scale" if name == "none" else "has no scaling rule to choose"
         raise ValueError(f"encoding {name!r} {reason}: leave scaling out")
@@ -86,7 +87,6 @@ def make(name: str, axes: int, host: Host, **options: Any) -> nn.ModuleList | nn
     if name in BIASES:
         return _bias(name, axes, host, options)
     if name in ABSOLUTE:
-        options = {k: v for k, v in options.items() if not (name == "learned" and k == "scaling" and v is None)}
         if name in ("learned", "fourier"):  # the others look at theirs
             check_options(f"encoding {name!r}", options, ABSOLUTE[name])
         encoding: nn.Module = ABSOLUTE[name](host.dim, axes, trained_extent=host.trained_extent, **options)
@@ -105,5 +105,4 @@ def _bias(name: str, axes: int, host: Host, options: dict[str, Any]) -> nn.Modul
     cls = BIASES[name]
     check_options(f"encoding {name!r}", options, cls)
     known = {"trained_extent": host.trained_extent} if "trained_extent" in inspect.signature(cls).parameters else {}
-    given = {k: v for k, v in options.items() if not (k == "scaling" and v is None)}
-    return cls.stack(host.layers, host.queries or host.heads, axes, **{**known, **given})
+    return cls.stack(host.layers, host.queries or host.heads, axes, **{**known, **options})

@@ -41,16 +41,23 @@ def out(attn: Any, x: Tensor, y: Tensor) -> Tensor:
     return attn.proj_drop(attn.proj(y if gate is None else y * gate(x).sigmoid()))
 
 
+def self_attention(attn: Any, x: Tensor, where: Where | None, own: Tensor | None = None) -> Tensor:
+    """A whole layer: projections, norms of queries and keys where it has them, turning, attention, the end. `own`: its bias."""
+    where = where or Where()
+    q, k, v = (separate_qkv if attn.qkv is None else fused_qkv)(attn, x)
+    if hasattr(attn, "q_norm"):
+        q, k = attn.q_norm(q), attn.k_norm(k)
+    q, k = where.turn(q, k, attn.layer)
+    return out(attn, x, attend(attn, q, k, v, where, own=own))
+
+
 class WrappedAttention(Attention):
     """timm's Attention."""
 
     layer: int
 
     def forward(self, x: Tensor, attn_mask: Where | None = None, is_causal: bool = False) -> Tensor:  # type: ignore[override]
-        q, k, v = fused_qkv(self, x)
-        where = attn_mask or Where()
-        q, k = where.turn(self.q_norm(q), self.k_norm(k), self.layer)
-        return out(self, x, attend(self, q, k, v, where))
+        return self_attention(self, x, attn_mask)
 
 
 class TurnedInRope(Timm):
@@ -59,10 +66,7 @@ class TurnedInRope(Timm):
     layer: int
 
     def forward(self, x: Tensor, rope: Where | None = None, attn_mask: None = None, is_causal: bool = False) -> Tensor:
-        q, k, v = (separate_qkv if self.qkv is None else fused_qkv)(self, x)
-        where = rope or Where()
-        q, k = where.turn(self.q_norm(q), self.k_norm(k), self.layer)
-        return out(self, x, attend(self, q, k, v, where))
+        return self_attention(self, x, rope)
 
 
 class WrappedAttentionRope(TurnedInRope, AttentionRope):  # type: ignore[misc]

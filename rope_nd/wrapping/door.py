@@ -18,7 +18,7 @@ from ..bias import Bias
 from ..registry import ROTARY, Host, list_encodings, make
 from ..rope import RoPE, check_trained
 from ..scaling import Scaling, Temperature, check_temperature
-from .families import CLASSIFIERS, OURS, attentions, swaps, trunk, wrapped_trunk
+from .families import CLASSIFIERS, OURS, attentions, head_width, held, swaps, trunk, wrapped_trunk
 from .model import KINDS, Settings, Wrapped, lead
 from .native import augmentation, layout_of, native
 
@@ -91,8 +91,9 @@ def wrap(
             layer.layer = number
     for part, ours in exchange:
         part.__class__ = ours
-    if type(_around(model)) in CLASSIFIERS:
-        _around(model).__class__ = CLASSIFIERS[type(_around(model))]
+    around = held(model)
+    if type(around) in CLASSIFIERS:
+        around.__class__ = CLASSIFIERS[type(around)]
     _leave_out(inner, set(KINDS) - kept - ({"rotary"} if encoding == "native" else set()))
     inner.encoding, inner.own_rotary = module, before
     return model
@@ -126,20 +127,14 @@ def _kept(keep: Keep) -> frozenset[str]:
     return frozenset(choose("kind of positions to keep", name, KINDS) for name in names)
 
 
-def _around(model: nn.Module) -> nn.Module:
-    """The classifier or model inside a feature extractor."""
-    return model.model if hasattr(model, "out_indices") else model  # type: ignore[return-value]
-
-
 def _host(inner: Wrapped, extent: tuple[int, ...]) -> Host:
     """What an encoding must know of this model."""
     layers = [layer for block in inner.rotating() for layer in attentions(block)]
     first = layers[0]
     pairs = 2 if hasattr(first, "lambda_init") else 1  # differential attention: each head is two
-    width = int(getattr(first, "head_dim", 0)) or round(first.scale**-2)
     queries = pairs * first.num_heads
     keys = math.gcd(*(pairs * getattr(layer, "num_kv_heads", layer.num_heads) for layer in layers))
-    return Host(inner.embed_dim, keys, width, len(inner.rotating()), extent, inner.prefix_tokens(), queries)
+    return Host(inner.embed_dim, keys, head_width(first), len(inner.rotating()), extent, inner.prefix_tokens(), queries)
 
 
 def _native(rope: nn.Module, host: Host, **options: Any) -> nn.Module:
@@ -223,8 +218,7 @@ def _leave_out(inner: Any, kinds: set[str]) -> None:
     for name in (name for kind in kinds for name in inner.own_parameters(kind)):
         settings.frozen[name] = parameters[name].requires_grad
         parameters[name].requires_grad_(False)
-    changes = [inner.when_dropped[kind] for kind in kinds if kind in inner.when_dropped]
-    for name, attribute, value in changes + ([("", "rope_is_mixed", False)] if hasattr(inner, "rope_is_mixed") else []):
+    for name, attribute, value in (*inner.always, *(inner.when_dropped[kind] for kind in kinds if kind in inner.when_dropped)):
         part = inner.get_submodule(name)
         settings.changed.append((name, attribute, attribute in vars(part), getattr(part, attribute, None)))
         setattr(part, attribute, value)

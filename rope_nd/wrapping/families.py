@@ -43,6 +43,16 @@ def attentions(block: Any) -> list[Any]:
     return [block.attn_out if isinstance(block, tnt.Block) else block.attn]
 
 
+def embedding(model: Any) -> Any:
+    """What makes patches of an image."""
+    return getattr(model, "pixel_embed", getattr(model, "patch_embed", getattr(model, "embeds", None)))
+
+
+def head_width(layer: Any) -> int:
+    """Channels of a head; where a layer does not say, its scale does."""
+    return int(getattr(layer, "head_dim", 0)) or round(layer.scale**-2)
+
+
 def swaps(model: Any) -> list[tuple[nn.Module, type]]:
     """What must become what, the model first. Raises ValueError for what is not known, by name."""
     if type(model) not in MODELS:
@@ -50,7 +60,7 @@ def swaps(model: Any) -> list[tuple[nn.Module, type]]:
         raise ValueError(f"wrap does not know {name}" + (f": it {WHY[name]}" if name in WHY else ""))
     ours: Any = MODELS[type(model)]
     found: list[tuple[nn.Module, type]] = [(model, ours)]
-    embed: Any = getattr(model, "pixel_embed", getattr(model, "patch_embed", getattr(model, "embeds", None)))
+    embed = embedding(model)
     if type(embed) in EMBEDS:
         found.append((embed, EMBEDS[type(embed)]))
     elif type(embed) not in (HybridEmbed, naflexvit.NaFlexEmbeds):
@@ -74,9 +84,14 @@ def _block_swaps(block: Any, naflex: bool) -> list[tuple[nn.Module, type]]:
     return found
 
 
+def held(model: Any) -> Any:
+    """What a feature extractor holds; any other model as it is."""
+    return model.model if hasattr(model, "out_indices") and isinstance(getattr(model, "model", None), nn.Module) else model
+
+
 def trunk(model: nn.Module) -> Any:
     """The model with the blocks: itself, or the encoder of a classifier, or what a feature extractor holds."""
-    inner: Any = model.model if hasattr(model, "out_indices") and isinstance(getattr(model, "model", None), nn.Module) else model
+    inner = held(model)
     return inner.encoder if type(inner) in (*CLASSIFIERS, *CLASSIFIERS.values()) else inner
 
 

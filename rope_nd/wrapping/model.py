@@ -63,7 +63,8 @@ class Wrapped(Timm):
     }
     hideable: ClassVar[bool] = True  # can a bias be minus infinity
     own_rope: ClassVar[str] = "rope"  # the module that the model turned by
-    when_dropped: ClassVar[dict[str, tuple[str, str, Any]]] = {}  # kind -> a module's attribute and its value
+    always: ClassVar[tuple[tuple[str, str, Any], ...]] = ()  # modules' attributes and their values while wrapped
+    when_dropped: ClassVar[dict[str, tuple[str, str, Any]]] = {}  # the same, where a kind is not kept
 
     def own_parameters(self, kind: str) -> list[str]:
         """Names of the parameters of the model's own positions."""

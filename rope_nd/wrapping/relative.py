@@ -19,9 +19,9 @@ from timm.models.vision_transformer_relpos import RelPosAttention, RelPosBlock, 
 from torch import Tensor, nn
 
 from ..positions import sizes
-from .attention import fused_qkv, out
+from .attention import self_attention
 from .stack import Stack
-from .where import Where, attend
+from .where import Where
 
 
 def ratio(reach: int, target: Tensor) -> Tensor:
@@ -120,12 +120,10 @@ class WrappedBeitAttention(Attention):
     layer: int
 
     def forward(self, x: Tensor, shared_rel_pos_bias: Where | None = None) -> Tensor:  # type: ignore[override]
-        where, own = shared_rel_pos_bias or Where(), None
-        if where.own_bias and self.relative_position_bias_table is not None:
+        where, own = shared_rel_pos_bias, None
+        if where is not None and where.own_bias and self.relative_position_bias_table is not None:
             own = table_bias(self.relative_position_bias_table, self.window_size, where.extent)
-        q, k, v = fused_qkv(self, x)
-        q, k = where.turn(q, k, self.layer)
-        return out(self, x, attend(self, q, k, v, where, own=own))
+        return self_attention(self, x, where, own)
 
 
 class WrappedRelPosAttention(RelPosAttention):
@@ -134,12 +132,10 @@ class WrappedRelPosAttention(RelPosAttention):
     layer: int
 
     def forward(self, x: Tensor, shared_rel_pos: Where | None = None) -> Tensor:  # type: ignore[override]
-        where, own = shared_rel_pos or Where(), None
-        if where.own_bias and self.rel_pos is not None:
+        where, own = shared_rel_pos, None
+        if where is not None and where.own_bias and self.rel_pos is not None:
             own = module_bias(self.rel_pos, where.extent)
-        q, k, v = fused_qkv(self, x)
-        q, k = where.turn(self.q_norm(q), self.k_norm(k), self.layer)
-        return out(self, x, attend(self, q, k, v, where, own=own))
+        return self_attention(self, x, where, own)
 
 
 class SharedBias(Stack):

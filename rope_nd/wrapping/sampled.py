@@ -5,7 +5,6 @@ It has a place where all positions are made, and a loop over blocks that takes w
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, ClassVar
 
 import torch
@@ -44,6 +43,7 @@ class WrappedNaFlexVit(Sampled, NaFlexVit):
     """NaFlexVit: one size by `[B, C, H, W]`, several by patches with their coordinates."""
 
     own: ClassVar[dict[str, str]] = {**Wrapped.own, "absolute": r"embeds\.pos_embed"}
+    always = (("", "rope_is_mixed", False),)  # one object tells all blocks, also where each has its own frequencies
     when_dropped: ClassVar[dict[str, tuple[str, str, Any]]] = {"absolute": ("embeds", "pos_embed_type", "none")}
 
     def grid(self) -> tuple[int, ...]:
@@ -56,14 +56,17 @@ class WrappedNaFlexVit(Sampled, NaFlexVit):
         """Tokens, and what the blocks are told of positions in the place of a rope table."""
         tokens, extent = self.embeds(x, patch_coord=patch_coord, patch_valid=patch_valid)
         n, settings = self.num_prefix_tokens, self.wrapped
-        places: Callable[[Any, dict[str, Any]], Tensor]
         if patch_coord is None:
             extent = tuple(extent)
-            places = lambda enc, augment: self._points(enc, extent, len(tokens), augment)  # noqa: E731
         else:
             seen = patch_coord if patch_valid is None else patch_coord * patch_valid[..., None]
             extent = seen.amax(dim=1) + 1  # [B, A]
-            places = lambda enc, augment: self._placed(enc, patch_coord, extent, augment)  # noqa: E731
+
+        def places(enc: nn.Module | None, augment: dict[str, Any]) -> Tensor:
+            if patch_coord is None:
+                return self._points(enc, extent, len(tokens), augment)
+            return self._placed(enc, patch_coord, extent, augment)
+
         points = places(self.encoding, settings.augment)
         code = self._code(points, extent)
         tokens = tokens if code is None else torch.cat((tokens[:, :n], tokens[:, n:] + code.to(tokens.dtype)), dim=1)
