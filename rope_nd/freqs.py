@@ -122,6 +122,22 @@ def interleaved(pairs: int, axes: int, *, theta: float = 100.0, **schedule: obje
     return (turn * magnitudes(pairs, theta=theta, **schedule)[:, None])[None]  # type: ignore[arg-type]
 
 
+def fastest(freqs: Tensor, keep: float) -> Tensor:
+    """The fastest floor(keep · n) of the n pairs that look (mostly) along each axis; the others zero, no longer rotated.
+
+    p-RoPE (Barbero 2025) for any wave vectors `[H|1, P, A]`: what is kept stays as it is, with the exponents of the whole width.
+    """
+    if not 0 <= keep <= 1:
+        raise ValueError(f"keep={keep}: give a share between 0 and 1")
+    size, axis = freqs.norm(dim=-1), freqs.abs().argmax(-1)  # [H, P] each
+    alike = (axis[:, :, None] == axis[:, None, :]) & (size > 0)[:, None, :]  # [H, P, P]
+    at = torch.arange(freqs.shape[-2], device=freqs.device)
+    mine, other = size[:, :, None], size[:, None, :]
+    before = (other > mine) | ((other == mine) & (at < at[:, None]))  # faster, or of equals the first
+    rank, count = (alike & before).sum(-1), alike.sum(-1)  # [H, P], 0 is the fastest
+    return torch.where((rank < torch.floor(keep * count + 1e-9))[..., None], freqs, 0)
+
+
 def rotations(count: int, axes: int, seed: int) -> Tensor:
     """`count` random rotations, uniform in SO(A): `[count, A, A]`, reproducible from `seed`."""
     generator = torch.Generator(device="cpu").manual_seed(seed)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from ._check import check_extent, check_options, choose, per_axis
-from .freqs import FAMILIES, magnitudes
+from .freqs import FAMILIES, fastest, magnitudes
 from .positions import Extent, as_positions, grid, place, sizes, steps, wide
 from .rotation import Layout, Rotation, angles
 from .scaling import Scaling, Temperature, build, check_temperature, identity, needs
@@ -30,6 +30,7 @@ class RoPE(nn.Module):
     - `theta`: base of the geometric schedule, one number or one an axis; None is the family's own (100; mixed 10).
     - `heads`: number of (key) heads, for families that differ by head. `learned`: train the frequencies (default: mixed only).
     - `layout`: `"interleaved"` pairs channels (2i, 2i + 1), `"half"` pairs (i, i + P).
+    - `keep`: turn the fastest pairs alone, this share of those along each axis (p-RoPE, Barbero 2025); the others stay unturned.
     - `rotary_dim`: turn the leading channels only (GPT-NeoX turns a quarter); the spectrum is that of this width.
     - `scaling`: what happens above `trained_extent` (tokens an axis): a rule's name, options, a list of one an axis, or a
       function; see `rope_nd.scaling.build`. `temperature`: `"log"`, `"yarn"` or a number, a factor on all scores.
@@ -46,6 +47,7 @@ class RoPE(nn.Module):
     """
 
     freqs: Tensor
+    still: Tensor | None
 
     def __init__(
         self,
@@ -60,6 +62,7 @@ class RoPE(nn.Module):
         trained_extent: tuple[int, ...] | None = None,
         temperature: Temperature | None = None,
         learned: bool | None = None,
+        keep: float = 1.0,
         rotary_dim: int | None = None,
         coordinates: Mapping[str, object] | None = None,
         strength: float | tuple[float, ...] = 1.0,
@@ -82,6 +85,8 @@ class RoPE(nn.Module):
         self._rule = build(scaling, axes)
         check_temperature(temperature)
         self._initial = _table(freqs, self.pairs, axes, theta=theta, heads=heads, seed=seed, **options)
+        if keep != 1:
+            self._initial = fastest(self._initial, keep)
         self.learned = freqs == "mixed" if learned is None and isinstance(freqs, str) else bool(learned)
         needs_extent, needs_trained = needs(scaling)
         self._needs_extent = needs_extent or isinstance(temperature, str)
@@ -92,12 +97,17 @@ class RoPE(nn.Module):
         else:
             device = torch.get_default_device()
             self.register_buffer("freqs", torch.empty(self._initial.shape, dtype=wide(device), device=device), persistent=False)
+        still = (self._initial == 0).all(-1, keepdim=True)  # [H|1, P, 1]
+        kept_still = still.to(torch.get_default_device()) if self.learned and bool(still.any()) else None
+        self.register_buffer("still", kept_still, persistent=False)
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
         """Set the frequencies to their initial values, on whatever device they are (after `to_empty`, say)."""
         with torch.no_grad():
             self.freqs.copy_(self._initial)
+            if self.still is not None:
+                self.still.copy_((self._initial == 0).all(-1, keepdim=True))
 
     def forward(self, positions: Tensor, extent: Extent | None = None) -> Rotation:
         """Tables for `positions` `[N, A]` or `[B, N, A]`, scaled for `extent` (tokens an axis of the whole grid).
@@ -140,8 +150,8 @@ class RoPE(nn.Module):
         return self._needs_extent or self.coordinates.get("normalize") not in (None, "index")
 
     def vectors(self) -> Tensor:
-        """The wave vectors in use `[H|1, P, A]`, before scaling and strength."""
-        return self.freqs
+        """The wave vectors in use `[H|1, P, A]`, before scaling and strength; a pair that began unturned is never learned."""
+        return self.freqs if self.still is None else self.freqs.masked_fill(self.still, 0)
 
     def no_weight_decay(self) -> set[str]:
         """Names of parameters that weight decay must leave alone: learned frequencies."""
@@ -190,7 +200,8 @@ class RoPE(nn.Module):
 
         def precise(t: Tensor) -> Tensor:
             moved = fn(t)
-            return moved if moved.dtype in (torch.float32, torch.float64) else t.to(moved.device)
+            fits = not t.is_floating_point() or moved.dtype in (torch.float32, torch.float64)
+            return moved if fits else t.to(moved.device)
 
         super()._apply(precise, recurse)
         if fixed is not None:

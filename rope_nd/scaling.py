@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from ._check import check_options, choose, per_axis
+from .freqs import fastest
 
 Rule = Callable[[Tensor, Tensor, Tensor], Tensor]
 Scaling = str | Rule | Mapping[str, Mapping[str, object]] | Sequence["str | Rule | Mapping[str, Mapping[str, object]] | None"]
@@ -92,22 +93,12 @@ def resonance(freqs: Tensor, scale: Tensor, length: Tensor) -> Tensor:
 def truncate(freqs: Tensor, scale: Tensor, length: Tensor, *, keep: float | None = None, min_turns: float | None = None) -> Tensor:
     """Zero the lowest frequencies (p-RoPE, Barbero 2025): those pairs are no longer rotated, the others stay as they are.
 
-    `keep`: the share of pairs that is kept, the fastest floor(keep · n) of the n pairs that look (mostly) along each axis.
+    `keep`: the share of pairs that is kept, see `freqs.fastest`; to train with it, give `RoPE(keep=...)`.
     `min_turns`: pairs that turn less often than this over the trained extent are zeroed (HoPE: 1). Applies at every extent.
     """
     if keep is None and min_turns is None:
         raise ValueError("truncate needs keep (a share, as 0.75) or min_turns (turns over the trained extent, as 1.0)")
-    if keep is not None and not 0 <= keep <= 1:
-        raise ValueError(f"keep={keep}: give a share between 0 and 1")
-    kept = freqs
-    if keep is not None:
-        size, axis = freqs.norm(dim=-1), freqs.abs().argmax(-1)  # [H, P] each
-        alike = (axis[:, :, None] == axis[:, None, :]) & (size > 0)[:, None, :]  # [H, P, P]
-        at = torch.arange(freqs.shape[-2], device=freqs.device)
-        mine, other = size[:, :, None], size[:, None, :]
-        before = (other > mine) | ((other == mine) & (at < at[:, None]))  # faster, or of equals the first
-        rank, count = (alike & before).sum(-1), alike.sum(-1)  # [H, P], 0 is the fastest
-        kept = torch.where((rank < torch.floor(keep * count + 1e-9))[..., None], freqs, 0)
+    kept = freqs if keep is None else fastest(freqs, keep)
     if min_turns is not None:
         kept = torch.where(turns(freqs, length)[..., None] >= min_turns, kept, 0)
     return kept

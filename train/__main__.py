@@ -17,7 +17,7 @@ from train.engine import Trainer
 
 def fresh_folder(config: Config) -> Path:
     """The run's folder, which must not hold a run yet."""
-    name = config.experiment or f"{time.strftime('%Y%m%d-%H%M%S')}-{config.model}-{config.encoding}"
+    name = config.experiment or f"{time.strftime('%Y%m%d-%H%M%S')}-{config.model}-{config.title}"
     folder = Path(config.output) / name
     if (folder / "config.json").exists():
         raise ValueError(f"{folder} holds a run already: give another --experiment")

@@ -48,6 +48,8 @@ class Config:
     """A name of rope_nd.list_encodings(), native (the model's own positions, at any size), or timm (the model unwrapped)."""
     encoding_kwargs: tuple[str, ...] = ()
     """Options of the encoding as key=value, for example theta=100.0."""
+    label: str | None = None
+    """Name in tables and files (default: the encoding), to tell models of one encoding apart."""
     keep_pos_embed: bool = False
     checkpoint: str | None = None
     """Start from these weights (.safetensors, or a timm checkpoint)."""
@@ -103,6 +105,8 @@ class Config:
             raise ValueError(f"img_size={self.img_size}: give one size in pixels, or height and width")
         if any(size > min(self.size) for size in self.train_sizes):
             raise ValueError(f"train_sizes={self.train_sizes}: none may be above the training size {min(self.size)}")
+        if self.label is not None and (not self.label.strip() or set(self.label) & set("/\\\n\0")):
+            raise ValueError(f"label={self.label!r}: it names files, so give a line without slashes")
         if self.dataset == "glyphs" and not self.tests:
             raise ValueError("tests is empty: train on zoom, canvas or both")
         if self.dataset != "glyphs" and self.data_dir is None:
@@ -112,6 +116,11 @@ class Config:
     def size(self) -> tuple[int, int]:
         """Training size (height, width)."""
         return (self.img_size[0], self.img_size[-1])
+
+    @property
+    def title(self) -> str:
+        """What tables call this model."""
+        return self.label or self.encoding
 
     @property
     def measured_split(self) -> str:

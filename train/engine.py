@@ -160,7 +160,7 @@ class Trainer:
         parameters = sum(p.numel() for p in self.model.parameters() if p.requires_grad)
         event = {
             "event": "trained",
-            "encoding": config.encoding,
+            "encoding": config.title,
             "seed": config.seed,
             "steps": self.steps,
             "seconds": round(seconds, 2),

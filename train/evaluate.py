@@ -119,7 +119,7 @@ def measure(
                 key = fingerprint(model, size)
                 if key not in known:
                     known[key] = _numbers(model, config, test, size, samples)
-                what = {"encoding": config.encoding, "seed": config.seed, "test": test, "height": size[0], "width": size[1]}
+                what = {"encoding": config.title, "seed": config.seed, "test": test, "height": size[0], "width": size[1]}
                 rule = {"scaling": scaling, "temperature": temperature, "ratio": size[0] / config.size[0]}
                 yield Row(**what, **rule, **known[key], upper=upper, **facts)
 
@@ -223,7 +223,7 @@ def main(
     tests = test or (config.tests if config.dataset == "glyphs" else ("zoom",))
     count = samples or config.val_samples
     columns = ("test", "size", "scaling", "temperature", "accuracy", "95 %", "images/s", "MB")
-    table = Table(*columns, title=f"{checkpoint}: {config.encoding}")
+    table = Table(*columns, title=f"{checkpoint}: {config.title}")
     rows, rules = [], [(name, factor) for name in scaling for factor in temperature]
     for row in measure(checkpoint, tests, [(size, count) for size in chosen], rules, cli.facts()):
         rows.append(row)

@@ -17,6 +17,7 @@ import torch
 from PIL import Image
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
+from rope_nd import list_encodings
 from train import cli, sequence
 from train.config import Config
 from train.data import glyphs
@@ -73,10 +74,10 @@ def main(
 def run(study: Study, folder: Path, facts: dict[str, str], jobs: int) -> None:
     """All models and the sequence row, `jobs` at a time; what an earlier run finished is kept."""
     tasks: list[tuple[str, Callable[..., list[Row]], tuple[Any, ...]]] = [
-        (f"{config.encoding}-{config.seed}", _model, (study, config)) for config in study.models()
+        (f"{config.title}-{config.seed}", _model, (study, config)) for config in study.models()
     ]
     if study.sequence is not None:
-        tasks += [(f"sequence-{encoding}", _sequence, (study, encoding)) for encoding in study.encodings if encoding != "timm"]
+        tasks += [(f"sequence-{name}", _sequence, (study, name)) for name in study.encodings if name in list_encodings()]
     left = [task for task in tasks if not (folder / "parts" / f"{task[0]}.csv").exists()]
     context, before, start = multiprocessing.get_context("spawn"), _seconds(folder), time.monotonic()
     columns = (TextColumn("{task.description:24}"), BarColumn(), TextColumn("{task.fields[note]}"), TimeElapsedColumn())
@@ -161,7 +162,7 @@ def _raise_first(futures: list[Future[None]]) -> None:
 
 def _merge(study: Study, folder: Path) -> None:
     """rows.csv and sequence.csv out of the finished parts, in the study's order."""
-    parts = [folder / "parts" / f"{config.encoding}-{config.seed}.csv" for config in study.models()]
+    parts = [folder / "parts" / f"{config.title}-{config.seed}.csv" for config in study.models()]
     write_rows(folder / "rows.csv", [row for part in parts if part.exists() for row in read_rows(part)])
     parts = [folder / "parts" / f"sequence-{encoding}.csv" for encoding in study.encodings]
     if rows := [row for part in parts if part.exists() for row in read_rows(part)]:

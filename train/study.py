@@ -9,6 +9,7 @@ import pkgutil
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 from rope_nd import list_encodings
 from rope_nd._check import choose
@@ -24,6 +25,9 @@ class Study:
 
     base: Config
     encodings: tuple[str, ...]
+    """Names of encodings, or of `variants`."""
+    variants: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """What else is trained, by its name in the tables: changes of the base config."""
     seeds: tuple[int, ...] = (0,)
     ratios: tuple[float, ...] = (1, 1.5, 2, 3, 4, 8)
     rules: tuple[Rule, ...] = (("none", "none"), ("pi", "none"), ("ntk", "none"), ("yarn", "none"))
@@ -43,7 +47,10 @@ class Study:
 
     def models(self) -> list[Config]:
         """One config a model, seed by seed, so that models of a seed share their training pictures."""
-        return [dataclasses.replace(self.base, encoding=encoding, seed=seed) for seed in self.seeds for encoding in self.encodings]
+        return [dataclasses.replace(self.base, seed=seed, **self._changes(name)) for seed in self.seeds for name in self.encodings]
+
+    def _changes(self, name: str) -> dict[str, Any]:
+        return {"label": name, **self.variants[name]} if name in self.variants else {"encoding": name}
 
 
 def names() -> list[str]:
@@ -71,6 +78,6 @@ def adapt(study: Study, encodings: tuple[str, ...], seeds: tuple[int, ...], step
     """The study with what the command line changes; `all` stands for every encoding."""
     chosen = tuple(list_encodings()) if encodings == ("all",) else encodings
     for name in chosen:
-        choose("encoding", name, ["timm", "native", *list_encodings()])
+        choose("encoding", name, [*study.variants, "timm", "native", *list_encodings()])
     base = study.base if steps is None else dataclasses.replace(study.base, steps=steps)
     return dataclasses.replace(study, base=base, encodings=chosen or study.encodings, seeds=seeds or study.seeds)

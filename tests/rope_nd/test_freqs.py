@@ -7,10 +7,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rope_nd import RoPE
 from rope_nd.freqs import (
     FAMILIES,
     axial,
     directions,
+    fastest,
     golden,
     interleaved,
     magnitudes,
@@ -83,6 +85,29 @@ def test_mixed_starts_as_the_paper_in_two_dimensions():
     second = torch.stack((size * (angle + math.pi / 2).cos(), size * (angle + math.pi / 2).sin()), -1)
     assert torch.allclose(table, torch.cat((first, second), 1), atol=1e-12)
     assert len(set(angle.flatten().tolist())) == 4
+
+
+@pytest.mark.parametrize(("family", "learned"), [("axial", False), ("axial", True), ("mixed", True), ("golden", False)])
+def test_dropped_pairs_stay_unturned_and_are_never_learned(family, learned):
+    rope = RoPE(64, 2, family, heads=2, keep=0.5, learned=learned)
+    whole = RoPE(64, 2, family, heads=2).vectors()
+    assert torch.equal(rope.vectors().double(), fastest(whole.double(), 0.5).to(rope.vectors().dtype).double())
+    still = (rope.vectors() == 0).all(-1)
+    assert still.double().mean() == 0.5
+    if learned:
+        before = rope.vectors().detach().clone()
+        turned = rope(torch.rand(5, 2)).qk(torch.ones(1, 2, 5, 64), torch.ones(1, 2, 5, 64))
+        (turned[0] * torch.arange(64)).sum().backward()
+        torch.optim.SGD(rope.parameters(), lr=1.0).step()
+        assert (rope.vectors() == 0).all(-1).equal(still) and not torch.equal(rope.vectors(), before)
+
+
+def test_dropped_pairs_come_back_from_the_meta_device():
+    with torch.device("meta"):
+        rope = RoPE(32, 2, "mixed", heads=2, keep=0.25)
+    rope.to_empty(device="cpu")
+    rope.reset_parameters()
+    assert torch.equal(rope.vectors(), RoPE(32, 2, "mixed", heads=2, keep=0.25).vectors())
 
 
 @pytest.mark.parametrize("axes", [1, 2, 3, 5, 8])

@@ -12,7 +12,7 @@ allowed = {
     "_check": set(),
     "positions": {"_check"},
     "freqs": {"_check"},
-    "scaling": {"_check"},
+    "scaling": {"_check", "freqs"},
     "rotation": {"_check", "positions", "kernels"},
     "rope": {"_check", "positions", "freqs", "scaling", "rotation"},
     "absolute": {"_check", "positions", "scaling", "rope"},
