@@ -12,6 +12,7 @@ from .rope import RoPE
 from .rotation import Rotation, angles, convert_layout, rotate
 
 if TYPE_CHECKING:
+    from .presets import list_presets
     from .registry import list_encodings
     from .wrapping import unwrap, wrap
 
@@ -28,6 +29,7 @@ __all__ = [
     "grid",
     "keep",
     "list_encodings",
+    "list_presets",
     "positions",
     "rotate",
     "scaling",
@@ -35,7 +37,12 @@ __all__ = [
     "wrap",
 ]
 
-_LATER = {"wrap": "wrapping", "unwrap": "wrapping", "list_encodings": "registry"}  # what needs more than torch
+_LATER = {  # loaded on first use
+    "wrap": "wrapping",
+    "unwrap": "wrapping",
+    "list_encodings": "registry",
+    "list_presets": "presets",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -14,7 +14,8 @@ from torch import Tensor
 
 from ._check import check_extent, choose, per_axis, readable
 
-Normalize = Literal["index", "centred", "unit", "reference"]
+Mode = Literal["index", "signed", "centred", "unit", "reference"]
+Normalize = Mode | Sequence[Mode]
 By = Literal["axis", "shortest", "longest", "reference"]
 Numbers = float | Sequence[float]
 Extent = Sequence[int] | Tensor  # tokens an axis: whole numbers, or a tensor [A] that is not to be looked at
@@ -32,6 +33,14 @@ def sizes(extent: Extent, device: torch.device | str | None = None) -> Tensor:
     return torch.stack([torch.scalar_tensor(n, dtype=wide(device), device=device) for n in extent])
 
 
+def modes(normalize: Normalize | None, axes: int) -> tuple[str, ...]:
+    """How each axis is measured, from one name or one an axis."""
+    each = (normalize or "index",) * axes if normalize is None or isinstance(normalize, str) else tuple(normalize)
+    if len(each) != axes:
+        raise ValueError(f"normalize={normalize!r} has {len(each)} entries for {axes} axes: give one name, or one an axis")
+    return tuple(choose("normalize", mode, get_args(Mode)) for mode in each)
+
+
 def steps(
     extent: Extent,
     *,
@@ -42,35 +51,36 @@ def steps(
     device: torch.device | str | None = None,
 ) -> Tensor:
     """Distance between neighbours along each axis, `[A]`; see `grid` for the choices."""
-    mode = choose("normalize", normalize or "index", get_args(Normalize))
+    each = modes(normalize, len(extent))
     choose("by", by, get_args(By))
-    if (mode == "reference" or by == "reference") and reference is None:
+    if ("reference" in each or by == "reference") and reference is None:
         raise ValueError("reference=None: give the reference extent, one token count an axis, for example (14, 14)")
     if reference is not None and len(reference) != len(extent):
         raise ValueError(f"reference={reference!r} has {len(reference)} entries for {len(extent)} axes")
     count = sizes(extent, device)  # [A]
     pitch = count.new_tensor(per_axis("spacing", spacing, len(extent)))  # [A]
-    if mode == "index":
+    if set(each) <= {"index", "signed"}:
         return pitch
     other = count if reference is None else sizes(check_extent(tuple(reference), "reference"), device)
-    if mode == "reference":
-        return pitch * other / count
     length = (other if by == "reference" else count) * pitch  # [A]
     if by in ("shortest", "longest"):
         length = length.amin(0) if by == "shortest" else length.amax(0)
-    return pitch / length * (2 if mode == "centred" else 1)
+    share = pitch / length
+    found = {"index": pitch, "signed": pitch, "reference": pitch * other / count, "centred": share * 2, "unit": share}
+    return torch.stack([found[mode].expand_as(pitch)[axis] for axis, mode in enumerate(each)])
 
 
 def starts(
     extent: Extent, step: Tensor, *, spacing: Numbers = 1, offset: Numbers = 0, normalize: Normalize | None = None
 ) -> Tensor:
     """Coordinate of the first token along each axis, `[A]`, for neighbours that are `step` apart."""
-    start = step.new_tensor(per_axis("offset", offset, len(extent)))
-    if normalize == "reference":
-        return start * step / step.new_tensor(per_axis("spacing", spacing, len(extent)))
-    if normalize == "centred":
-        return start - step * (sizes(extent, step.device) - 1) / 2
-    return start + step / 2 if normalize == "unit" else start
+    each, start = modes(normalize, len(extent)), step.new_tensor(per_axis("offset", offset, len(extent)))
+    if set(each) == {"index"}:
+        return start
+    pitch, count = step.new_tensor(per_axis("spacing", spacing, len(extent))), sizes(extent, step.device)
+    found = {"index": start, "signed": start - pitch * torch.ceil(count / 2), "reference": start * step / pitch}
+    found |= {"centred": start - step * (count - 1) / 2, "unit": start + step / 2}
+    return torch.stack([found[mode][axis] for axis, mode in enumerate(each)])
 
 
 def axis_coordinates(
@@ -121,9 +131,11 @@ def grid(
     shortest axis, of the longest axis, or of the `reference` extent):
 
     - `None` or `"index"`: x = offset + d_a i. Units of `spacing`: tokens, pixels, seconds (tubelet / fps), millimetres.
+    - `"signed"`: x = offset + d_a (i - ceil(N_a / 2)): whole numbers around zero (Qwen-Image).
     - `"centred"`: x = offset + (2 i + 1 - N_a) d_a / L, which runs over (-1, 1) (DINOv3).
     - `"unit"`: x = offset + (i + 1/2) d_a / L, which runs over (0, 1).
     - `"reference"`: x = (offset + d_a i) R_a / N_a: the grid laid over a reference grid of R tokens (EVA-02).
+    - one of these an axis: `grid(8, 14, 14, normalize=("index", "centred", "centred"))`.
 
     Returns `[N_1 · … · N_A, A]` in `dtype` (float32; float64 on request), computed in float64 where the device has it.
     Raises ValueError for extents below one, wrong counts of numbers and unknown names.

@@ -18,6 +18,7 @@ from .freqs import FAMILIES
 from .learned import Learned
 from .parabola import PaPE
 from .polar import PoPE
+from .presets import PRESETS
 from .relative import T5, RelativeTable, T5Joint
 from .rope import RoPE
 from .scaling import RULES
@@ -74,8 +75,8 @@ def scalings(name: str) -> tuple[str, ...]:
 
 
 def make(name: str, axes: int, host: Host, **options: Any) -> nn.ModuleList | nn.Module | None:
-    """The encoding of that name for this host: None, an absolute one, a bias, a `RoPE` (one a layer in a ModuleList if learned)."""
-    choose("encoding", name, list_encodings())
+    """The encoding or preset of that name for this host: None, an absolute one, a bias, a `RoPE` (one a layer if learned)."""
+    choose("encoding", name, [*list_encodings(), *PRESETS])
     options = {k: v for k, v in options.items() if k != "scaling" or v is not None}  # each has its own default
     if scalings(name) == ("none",) and options.pop("scaling", None) not in (None, "none"):
         reason = "has no positions to scale" if name == "none" else "has no scaling rule to choose"
@@ -93,11 +94,11 @@ def make(name: str, axes: int, host: Host, **options: Any) -> nn.ModuleList | nn
         return encoding
     known = {"heads": host.heads, "trained_extent": host.trained_extent, "prefix_tokens": host.prefix_tokens, **options}
     seed = known.pop("seed", 0)
-    build = ROTARY[name]
-    first = build(host.head_dim, axes, seed=seed, **known)
+    build = partial(ROTARY[name], host.head_dim, axes) if name in ROTARY else partial(PRESETS[name], host.head_dim, axes=axes)
+    first = build(seed=seed, **known)
     if not list(first.parameters()):
         return first
-    return nn.ModuleList([first, *(build(host.head_dim, axes, seed=seed + i, **known) for i in range(1, host.layers))])
+    return nn.ModuleList([first, *(build(seed=seed + i, **known) for i in range(1, host.layers))])
 
 
 def _bias(name: str, axes: int, host: Host, options: dict[str, Any]) -> nn.Module:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from typing import get_args
+from importlib import import_module
+from typing import Any, get_args
 
 import torch
 from torch import Tensor, nn
 
 from ._check import check_extent, check_options, choose, per_axis
 from .freqs import FAMILIES, fastest, magnitudes
-from .positions import Extent, as_positions, grid, place, sizes, steps, wide
+from .positions import Extent, as_positions, grid, modes, place, sizes, steps, wide
 from .rotation import Layout, Rotation, angles
 from .scaling import Scaling, Temperature, build, check_temperature, identity, needs
 from .scaling import temperature as score_factor
@@ -102,6 +103,14 @@ class RoPE(nn.Module):
         self.register_buffer("still", kept_still, persistent=False)
         self.reset_parameters()
 
+    @classmethod
+    def preset(cls, name: str, head_dim: int, **options: Any) -> RoPE:
+        """A published encoding by name (`rope_nd.list_presets()`): `RoPE.preset("eva02", head_dim=64)`.
+
+        `options` are the preset's own (see its docstring) and those of `RoPE`: trained_extent, scaling, heads, ...
+        """
+        return import_module(".presets", __package__).build(name, head_dim, **options)  # presets are made of this class
+
     def reset_parameters(self) -> None:
         """Set the frequencies to their initial values, on whatever device they are (after `to_empty`, say)."""
         with torch.no_grad():
@@ -147,7 +156,7 @@ class RoPE(nn.Module):
     @property
     def sized(self) -> bool:
         """Whether the size of the grid matters, to the coordinates or to the rule."""
-        return self._needs_extent or self.coordinates.get("normalize") not in (None, "index")
+        return self._needs_extent or set(modes(self.coordinates.get("normalize"), self.axes)) != {"index"}  # type: ignore[arg-type]
 
     def vectors(self) -> Tensor:
         """The wave vectors in use `[H|1, P, A]`, before scaling and strength; a pair that began unturned is never learned."""

@@ -15,6 +15,7 @@ from torch import nn
 from .._check import check_options, choose
 from ..absolute import Absolute
 from ..bias import Bias
+from ..presets import PRESETS
 from ..registry import ROTARY, Host, list_encodings, make
 from ..rope import RoPE, check_trained
 from ..scaling import Scaling, Temperature, check_temperature
@@ -43,8 +44,8 @@ def wrap(
         model = wrap(timm.create_model("vit_small_patch16_224"), "axial", theta=100)
         model = wrap(timm.create_model("vit_small_patch16_dinov3"), "native", scaling="yarn")
 
-    - `encoding`: a name of `list_encodings()`; a module (`RoPE`, an `Absolute`, a `Bias`); or `"native"`, the model's own
-      positions as they are, at any size, whose rotary part can then be scaled.
+    - `encoding`: a name of `list_encodings()` or `list_presets()`; a module (`RoPE`, an `Absolute`, a `Bias`); or `"native"`, the
+      model's own positions as they are, at any size, whose rotary part can then be scaled.
     - `keep_pos_embed`: what stays of the model's own positions: all (True), none, or some of `"absolute"` (its table, resized to
       the input), `"rotary"`, `"bias"` (relative tables, resized). What does not stay is frozen under its key, unread.
     - `strength`: share of each angle that is turned; 0 with `keep_pos_embed=True` is the original model.
@@ -156,7 +157,7 @@ def _encoding(
             raise ValueError(f"encoding is a module: {told} must be given to it")
         _check_module(encoding, host)
         return encoding
-    choose("encoding", encoding, ["native", *list_encodings()])
+    choose("encoding", encoding, ["native", *list_encodings(), *PRESETS])
     if encoding == "native":
         if options:
             raise ValueError(f"encoding 'native' has no option {sorted(options)[0]!r}: it takes scaling, temperature, strength")
@@ -169,6 +170,8 @@ def _encoding(
         return None
     if encoding in ROTARY:
         return make(encoding, 2, host, scaling=scaling, **{"layout": layout_of(rope), **turning, **options})
+    if encoding in PRESETS:  # whose layout is part of it
+        return make(encoding, 2, host, scaling=scaling, **turning, **options)
     if strength != 1.0:
         raise ValueError(f"strength={strength!r} is the share of a rotation: encoding {encoding!r} has none")
     return make(encoding, 2, host, scaling=scaling, **options)

@@ -34,6 +34,7 @@ allowed = {
         "learned",
         "parabola",
         "polar",
+        "presets",
         "relative",
         "rope",
         "scaling",

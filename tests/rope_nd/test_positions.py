@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rope_nd import augment, batch_grids, grid, keep
+from rope_nd import RoPE, augment, batch_grids, grid, keep
 from rope_nd.positions import as_positions, steps
 
 extents = st.lists(st.integers(1, 4), min_size=1, max_size=6).map(tuple)
@@ -105,6 +105,8 @@ def test_augmentation_off_is_the_identity_and_shift_moves_all_tokens_alike():
         (lambda: grid(2, offset=float("nan")), "finite"),
         (lambda: grid(2, normalize="centerd"), "did you mean 'centred'"),
         (lambda: grid(2, normalize="centred", by="axes"), "did you mean 'axis'"),
+        (lambda: grid(2, 2, normalize=("index",)), "1 entries for 2 axes"),
+        (lambda: grid(2, 2, normalize=("index", "centerd")), "did you mean 'centred'"),
         (lambda: grid(2, normalize="reference"), "reference=None"),
         (lambda: grid(2, 2, normalize="reference", reference=(1,)), "1 entries for 2 axes"),
         (lambda: as_positions(torch.zeros(3), 2), "expected [N, 2] or [B, N, 2]"),
@@ -122,3 +124,23 @@ def test_bad_input_is_named_with_its_mend(call, says):
     with pytest.raises(ValueError) as caught:
         call()
     assert says in str(caught.value)
+
+
+def test_signed_coordinates_are_whole_numbers_around_zero():
+    assert grid(4, normalize="signed")[:, 0].tolist() == [-2, -1, 0, 1] and grid(5, normalize="signed")[:, 0].tolist() == [
+        -3,
+        -2,
+        -1,
+        0,
+        1,
+    ]
+    assert grid(4, normalize="signed", spacing=0.5, offset=3)[:, 0].tolist() == [2, 2.5, 3, 3.5]
+
+
+def test_each_axis_may_be_measured_in_its_own_way():
+    ways = ("index", "signed", "centred", "unit", "reference")
+    extent, options = (2, 3, 4, 5, 6), {"spacing": (1, 2, 3, 1, 1), "offset": 0.5, "reference": (7, 7, 7, 7, 7)}
+    made = grid(*extent, normalize=ways, **options)
+    for axis, way in enumerate(ways):
+        assert torch.equal(made[:, axis], grid(*extent, normalize=way, **options)[:, axis])
+    assert RoPE(20, 5, coordinates={"normalize": ways, "reference": (7,) * 5}).sized and not RoPE(20, 5).sized
