@@ -142,12 +142,14 @@ def fingerprint(model: nn.Module, size: Size) -> bytes:
 
 
 def _tables(thing: Any) -> Iterator[Tensor]:
-    """Every tensor in nested tuples and data classes."""
+    """Every tensor in nested tuples and data classes, and those that functions in them make."""
     if isinstance(thing, Tensor):
         yield thing
     elif isinstance(thing, (list, tuple)) or is_dataclass(thing):
         for part in thing if isinstance(thing, (list, tuple)) else vars(thing).values():
             yield from _tables(part)
+    elif callable(thing):
+        yield from _tables(thing())
 
 
 def _numbers(model: nn.Module, config: Config, test: str, size: Size, samples: int) -> dict[str, Any]:

@@ -6,8 +6,9 @@ The mixin stands before a timm class (`class WrappedNaFlexVit(.., Wrapped, NaFle
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
@@ -123,18 +124,21 @@ class Wrapped(Timm):
         layers = max(len(old), len(new))
         chains = tuple(tuple(r[layer if len(r) > 1 else 0] for r in (old, new) if r) for layer in range(layers))
         factor = None if settings.temperature is None or new else self._factor(settings.temperature, extent, points.device)
-        biases = tuple(nn.functional.pad(bias, (prefix, 0, prefix, 0)) for bias in self._biases(seen, extent))
-        return Where(chains, biases, factor, mask, is_causal, extent, "bias" in settings.kept)
+        where = Where(chains, self._biases(seen, extent), factor, mask, is_causal, extent, "bias" in settings.kept)
+        return where.with_biases(lambda bias: nn.functional.pad(bias, (prefix, 0, prefix, 0)))
 
     def _rotations(self, encoding: nn.Module | None, points: Tensor, extent: Any) -> tuple[Rotation, ...]:
         """Rotations of an encoding, one for all layers or one a layer; none if it turns nothing."""
         ropes: Sequence[Any] = encoding if isinstance(encoding, nn.ModuleList) else [encoding]  # type: ignore[assignment]
         return tuple(each(rope, points, extent) for rope in ropes) if isinstance(ropes[0], RoPE) else ()
 
-    def _biases(self, points: Tensor, extent: Any) -> tuple[Tensor, ...]:
-        """Additive terms on the scores of patch tokens `[H, N, N]` or `[B, H, N, N]`, one for all layers or one a layer."""
-        encs: Sequence[Any] = self.encoding if isinstance(self.encoding, nn.ModuleList) else [self.encoding]  # type: ignore[assignment]
-        return tuple(each(enc, points, extent) for enc in encs) if isinstance(encs[0], Bias) else ()
+    def _biases(self, points: Tensor, extent: Any) -> tuple[Tensor | Callable[[], Tensor], ...]:
+        """The term on the scores of patch tokens `[H, N, N]` or `[B, H, N, N]` for all layers, or what makes it, layer by layer."""
+        if not isinstance(lead(self.encoding), Bias):
+            return ()
+        if isinstance(self.encoding, nn.ModuleList):
+            return tuple(partial(each, enc, points, extent) for enc in self.encoding)
+        return (each(self.encoding, points, extent),)
 
     def _factor(self, kind: Temperature, extent: Any, device: torch.device) -> Tensor:
         """The temperature of an encoding that has none of its own."""

@@ -149,7 +149,7 @@ class SharedBias(Stack):
         shared = self._shared(extent) if where.own_bias else None
         if shared is None:
             return where
-        return replace(where, biases=tuple(b + shared for b in where.biases) or (shared,))
+        return where.with_biases(lambda bias: bias + shared) if where.biases else replace(where, biases=(shared,))
 
 
 class WrappedBeit(SharedBias, Beit):

@@ -6,6 +6,7 @@ and gradient checkpointing cannot mix it up. A layer knows its number and picks 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
@@ -22,13 +23,14 @@ class Where:
     """Positions, as all layers of one forward pass see them.
 
     `rotations`: the turns of queries and keys, one chain for all layers or one a layer (empty: none are turned).
-    `biases`: additive terms on the scores `[H, N, N]` or `[B, H, N, N]`, one for all layers or one a layer, N with prefix tokens.
+    `biases`: additive terms on the scores `[H, N, N]` or `[B, H, N, N]`, N with prefix tokens: one for all layers, or a function a
+    layer that makes it when the layer asks (all at once would be layers · H · N² numbers).
     `temperature`: a factor on all scores. `mask`, `is_causal`: what the caller forbids, as timm's attention takes them.
     `extent`: the token grid; `own_bias`: whether layers add the relative bias that came with the model.
     """
 
     rotations: tuple[tuple[Rotation, ...], ...] = ()
-    biases: tuple[Tensor, ...] = ()
+    biases: tuple[Tensor | Callable[[], Tensor], ...] = ()
     temperature: Tensor | None = None
     mask: Tensor | None = None
     is_causal: bool = False
@@ -41,12 +43,25 @@ class Where:
             q, k = rotation.qk(q, k)
         return (q if self.temperature is None else (q * self.temperature).to(q.dtype)), k
 
+    def bias(self, layer: int) -> Tensor | None:
+        """The additive term of a layer."""
+        found = _of(self.biases, layer)
+        return found if found is None or isinstance(found, Tensor) else found()
+
+    def with_biases(self, change: Callable[[Tensor], Tensor]) -> Where:
+        """The same with `change` done to each bias, when it is made."""
+
+        def after(bias: Tensor | Callable[[], Tensor]) -> Tensor | Callable[[], Tensor]:
+            return change(bias) if isinstance(bias, Tensor) else lambda: change(bias())
+
+        return replace(self, biases=tuple(after(bias) for bias in self.biases))
+
     def scores(self, q: Tensor, layer: int, own: Tensor | None) -> tuple[Tensor | None, bool]:
         """The mask that attention should add (or heed, if boolean), and whether it is causal beside it.
 
         A mask alone, or causality alone, is passed on as it came; with a bias, all become one additive mask.
         """
-        parts = [part for part in (own, _of(self.biases, layer)) if part is not None]
+        parts = [part for part in (own, self.bias(layer)) if part is not None]
         if not parts and (self.mask is None or not self.is_causal):
             return self.mask, self.is_causal
         if self.mask is not None:
@@ -62,7 +77,7 @@ class Where:
     def without_prefix(self, tokens: int) -> Where:
         """For layers before the prefix tokens (`tokens` of them) are there."""
         bare = tuple(tuple(replace(r, prefix_tokens=0) for r in chain) for chain in self.rotations)
-        return replace(self, rotations=bare, biases=tuple(b[..., tokens:, tokens:] for b in self.biases))
+        return replace(self.with_biases(lambda bias: bias[..., tokens:, tokens:]), rotations=bare)
 
 
 def _of(items: tuple[T, ...], layer: int) -> T | None:

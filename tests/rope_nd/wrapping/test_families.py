@@ -241,12 +241,13 @@ def last(model: Any, x: Tensor, order: Tensor, places: Tensor) -> Any:
     SAM's windows look at the layout: its tokens are moved before the first global block.
     """
     tokens, where = model.start(x, drop=False)
-    at = [behind(places, bias.shape[-1]) for bias in where.biases]
-    there = replace(
-        where,
-        rotations=tuple(tuple(r.keep(places) for r in chain) for chain in where.rotations),
-        biases=tuple(bias[:, i[:, :, None], i[:, None]].movedim(1, 0) for bias, i in zip(where.biases, at)),
-    )
+
+    def seen(bias: Tensor) -> Tensor:
+        at = behind(places, bias.shape[-1])
+        return bias[:, at[:, :, None], at[:, None]].movedim(1, 0)
+
+    chains = tuple(tuple(r.keep(places) for r in chain) for chain in where.rotations)
+    there = replace(where.with_biases(seen), rotations=chains)
     first = next(layer for layer, block in enumerate(model.blocks) if block in model.rotating())
     for layer, block in enumerate(model.blocks):
         tokens = model._step(layer, block, moved(tokens, order) if layer == first else tokens, there)

@@ -238,6 +238,33 @@ def test_every_encoding_takes_any_size_forward_and_backward(name, size):
         assert torch.isfinite(model.eval()(images(1, 3, *size))).all()
 
 
+def test_biases_of_layers_are_made_one_after_the_other_not_all_at_once():
+    model, order = wrap(vit(depth=3), "fire"), []
+    for i in range(3):
+        model.encoding[i].register_forward_pre_hook(lambda *_, i=i: order.append(f"bias {i}"))
+        model.blocks[i].register_forward_pre_hook(lambda *_, i=i: order.append(f"block {i}"))
+    model(images())
+    assert order == ["block 0", "bias 0", "block 1", "bias 1", "block 2", "bias 2"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("size", [224, 448])
+@pytest.mark.parametrize("name", list_encodings())
+def test_vit_tiny_learns_with_every_encoding_in_ten_steps(name, size):
+    torch.manual_seed(0)
+    model = wrap(timm.create_model("vit_tiny_patch16_224", num_classes=3), name).train()
+    x, labels = images(3, 3, size, size), torch.arange(3)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4)
+    losses = []
+    for _ in range(10):
+        loss = nn.functional.cross_entropy(model(x), labels)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    assert all(math.isfinite(loss) for loss in losses) and sum(losses[-3:]) / 3 < 0.9 * losses[0], losses
+
+
 @pytest.mark.parametrize("name", ["sinusoidal", "learned"])
 def test_absolute_codes_are_added_to_the_patches_and_to_nothing_else(name):
     model = wrap(vit(reg_tokens=2), name)
