@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +11,7 @@ from torch import Tensor, nn
 
 from .positions import Extent, as_positions
 from .rotation import Rotation, angles
-from .scaling import Scaling
+from .scaling import Scaling, interpolates
 from .variants import Equipped, fitted, normal, per_head, whole
 
 
@@ -64,7 +63,7 @@ class PaPE(Equipped):
         told = sorted({"theta", "schedule", "rotary_dim"} & {name for name, value in options.items() if value is not None})
         if told:
             raise ValueError(f"{told[0]}={options[told[0]]!r}: a parabola has no frequency; give parabolas and reach instead")
-        if not _interpolates(scaling):
+        if not interpolates(scaling):
             raise ValueError(f"scaling={scaling!r} goes by turns, and a parabola has none: choose 'pi', or leave scaling out")
         if not 0 < reach < math.inf or not 0 < (score_scale or 1) < math.inf:
             raise ValueError(f"reach={reach!r} and score_scale={score_scale!r} must be positive and finite")
@@ -157,14 +156,3 @@ def _beside(x: Tensor, channels: Tensor, prefix: int) -> Tensor:
     """`x` `[.., N, D]` and more channels, zero for the first `prefix` tokens, in the dtype of `x`, up to a multiple of 8."""
     rows = nn.functional.pad(channels, (0, -(x.shape[-1] + channels.shape[-1]) % 8, prefix, 0)).to(x.dtype)
     return torch.cat((x, rows.expand(*x.shape[:-1], rows.shape[-1])), dim=-1)
-
-
-def _interpolates(scaling: Scaling | None) -> bool:
-    """Whether a scaling is position interpolation, on all axes or some, or a function (whose author knows)."""
-    if scaling is None or isinstance(scaling, str):
-        return scaling in (None, "none", "pi")
-    if callable(scaling):
-        return True
-    if isinstance(scaling, Mapping):
-        return set(scaling) <= {"pi"}
-    return all(_interpolates(rule) for rule in scaling)

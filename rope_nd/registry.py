@@ -16,6 +16,7 @@ from .codes import CODES, Code
 from .fields import FIRE, LookHere
 from .freqs import FAMILIES
 from .learned import Learned
+from .lie import CayleySTRING, CirculantSTRING, ComRoPE, HARoPE, LieRE
 from .parabola import PaPE
 from .polar import PoPE
 from .presets import PRESETS
@@ -44,7 +45,14 @@ VARIANTS: dict[str, Any] = {
     "fope": FoPE,
     "pope": PoPE,
     "pape": PaPE,
+    "liere": LieRE,
+    "comrope_ap": partial(ComRoPE, kind="ap"),
+    "comrope_ld": partial(ComRoPE, kind="ld"),
+    "string_cayley": CayleySTRING,
+    "string_circulant": CirculantSTRING,
+    "harope": HARoPE,
 }
+GENERATED = ("liere", "comrope_ap", "comrope_ld")  # by matrices that have no frequencies
 ROTARY: dict[str, Any] = {**{name: partial(RoPE, freqs=name) for name in FAMILIES}, **VARIANTS}
 
 
@@ -70,7 +78,7 @@ def scalings(name: str) -> tuple[str, ...]:
     """The scaling rules that mean anything for an encoding, by name, `"none"` among them."""
     if name == "none" or (name in BIASES and name != "swin"):
         return ("none",)
-    squeezed = name in CODES or name in ("learned", "pape", "swin")  # no frequencies: positions can be squeezed, that is all
+    squeezed = name in CODES or name in ("learned", "pape", "swin", *GENERATED)  # positions can be squeezed, that is all
     return ("none", "pi") if squeezed else ("none", *RULES)
 
 

@@ -134,6 +134,17 @@ def needs(scaling: Scaling | None) -> tuple[bool, bool]:
     return any(e for e, _ in each), any(t for _, t in each)
 
 
+def interpolates(scaling: Scaling | None) -> bool:
+    """Whether a scaling is position interpolation, on all axes or some, or a function (whose author knows)."""
+    if scaling is None or isinstance(scaling, str):
+        return scaling in (None, "none", "pi")
+    if callable(scaling):
+        return True
+    if isinstance(scaling, Mapping):
+        return set(scaling) <= {"pi"}
+    return all(interpolates(rule) for rule in scaling)
+
+
 def _chained(rules: Sequence[Rule], freqs: Tensor, scale: Tensor, length: Tensor) -> Tensor:
     for rule in rules:
         freqs = rule(freqs, scale, length)

@@ -99,7 +99,7 @@ class Reader(Wrapped):
         host = Host(task.dim, task.heads, task.dim // task.heads, task.depth, trained, self.num_prefix_tokens)
         options: dict[str, Any] = {"scaling": scaling}
         if encoding in ROTARY:
-            fixed = encoding in ("wavelet_rotary", "pape")  # whose scales are not a matter of theta
+            fixed = encoding in ("wavelet_rotary", "pape", "comrope_ap", "comrope_ld")  # whose scales are not a matter of theta
             options |= {"temperature": factor, **({} if fixed else {"theta": task.theta})}
         self.wrapped = Settings(1, trained, frozenset(), factor, {})
         self.encoding, self.own_rotary = make(encoding, 1, host, **options), None

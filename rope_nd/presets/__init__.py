@@ -1,7 +1,8 @@
 """Published rotary encodings, each a few lines over the core: frequencies, positions, layout.
 
     RoPE.preset("eva02", head_dim=64)            # or wrap(model, "eva02")
-    python -m rope_nd.presets                    # name, axes, paper and users of each
+
+`python -m rope_nd.presets` prints name, axes, paper and users of each.
 """
 
 from __future__ import annotations
@@ -10,14 +11,13 @@ from typing import Any
 
 from .._check import choose
 from ..rope import RoPE
-from . import free, image, text, video
+from . import free, generators, image, multimodal, text, video
 from ._preset import Preset
 
 __all__ = ["PRESETS", "Preset", "build", "list_presets"]
 
-PRESETS: dict[str, Preset] = {
-    found.name: found for module in (text, image, video, free) for found in vars(module).values() if isinstance(found, Preset)
-}
+_FILES = (text, image, generators, video, multimodal, free)
+PRESETS: dict[str, Preset] = {p.name: p for file in _FILES for p in vars(file).values() if isinstance(p, Preset)}
 
 
 def list_presets() -> list[Preset]:

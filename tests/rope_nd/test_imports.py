@@ -24,6 +24,7 @@ allowed = {
     "variants": {"_check", "positions", "rope", "rotation", "scaling"},
     "polar": {"_check", "positions", "rotation", "variants"},
     "parabola": {"positions", "rotation", "scaling", "variants"},
+    "convert": {"_check"},
     "registry": {
         "_check",
         "absolute",
@@ -32,6 +33,7 @@ allowed = {
         "fields",
         "freqs",
         "learned",
+        "lie",
         "parabola",
         "polar",
         "presets",

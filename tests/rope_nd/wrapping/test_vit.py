@@ -22,6 +22,7 @@ from rope_nd import RoPE, list_encodings, unwrap, wrap
 from rope_nd.absolute import Sinusoidal
 from rope_nd.bias import ALiBi
 from rope_nd.learned import Learned
+from rope_nd.registry import GENERATED
 from rope_nd.wrapping import Where
 from rope_nd.wrapping.attention import WrappedAttention
 from rope_nd.wrapping.plain import WrappedVisionTransformer
@@ -344,7 +345,8 @@ def test_keys_are_the_originals_and_learned_values_under_encoding(name):
     added = set(model.state_dict()) - before
     learned = [] if model.encoding is None else [f"encoding.{n}" for n, _ in model.encoding.named_parameters()]
     assert before <= set(model.state_dict()) and added == set(learned)
-    assert bool(added) == (name in ("learned", "mixed", "pope", "pape", "t5", "t5_joint", "swin", "fire"))
+    trained = {"learned", "mixed", "pope", "pape", "t5", "t5_joint", "swin", "fire", "harope", *GENERATED}
+    assert bool(added) == (name in trained | {"string_cayley", "string_circulant"})
     model(images(1, 3, 64, 40))
     assert set(model.state_dict()) == before | added  # nothing is cached in it
 
