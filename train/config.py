@@ -11,27 +11,29 @@ from typing import Any, Literal
 
 from train.glyphs import CLASSES
 
+DRAWN = "glyphs", "arrows"  # data sets that are made here
+
 
 @dataclass(frozen=True)
 class Config:
-    """Train a timm model, wrapped with a position encoding, on glyphs, an image folder, or any timm or torchvision data set."""
+    """Train a timm model, wrapped with a position encoding, on glyphs, arrows, an image folder, or any data set that timm knows."""
 
     # data
     dataset: str = "glyphs"
-    """glyphs, folder (with --data-dir), or any name timm's create_dataset takes (torch/cifar10, hfds/..., wds/...)."""
+    """glyphs, arrows, folder (with --data-dir), or any name timm's create_dataset takes (torch/cifar10, hfds/..., wds/...)."""
     data_dir: str | None = None
     """Root of the data set; an image folder holds train/ and val/, one folder a class."""
     train_split: str = "train"
     val_split: str | None = None
-    """Split that accuracy is measured on (default: test for glyphs, validation otherwise)."""
+    """Split that accuracy is measured on (default: test for glyphs and arrows, validation otherwise)."""
     classes: str = CLASSES
     """Glyphs: the characters, one class each."""
     tests: tuple[Literal["zoom", "canvas"], ...] = ("zoom", "canvas")
     """Glyphs: what to train on; with both, half of the pictures are of each."""
     train_samples: int = 60000
-    """Glyphs: number of training pictures of each test."""
+    """Glyphs and arrows: number of training pictures (glyphs: of each test)."""
     val_samples: int = 2000
-    """Glyphs: number of test pictures."""
+    """Number of test pictures."""
     workers: int = 2
     cache: bool = False
     """Glyphs: draw all training pictures once, into memory."""
@@ -109,7 +111,7 @@ class Config:
             raise ValueError(f"label={self.label!r}: it names files, so give a line without slashes")
         if self.dataset == "glyphs" and not self.tests:
             raise ValueError("tests is empty: train on zoom, canvas or both")
-        if self.dataset != "glyphs" and self.data_dir is None:
+        if self.dataset not in DRAWN and self.data_dir is None:
             raise ValueError(f"dataset {self.dataset!r} needs --data-dir")
 
     @property
@@ -124,7 +126,12 @@ class Config:
 
     @property
     def measured_split(self) -> str:
-        return self.val_split or ("test" if self.dataset == "glyphs" else "validation")
+        return self.val_split or ("test" if self.dataset in DRAWN else "validation")
+
+    @property
+    def measured_tests(self) -> tuple[str, ...]:
+        """What larger test pictures are: more pixels of the same, or a larger field."""
+        return {"glyphs": self.tests, "arrows": ("canvas",)}.get(self.dataset, ("zoom",))
 
     def to_json(self) -> str:
         return json.dumps(dataclasses.asdict(self), indent=2)

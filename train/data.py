@@ -1,4 +1,4 @@
-"""Data sets as batches: glyphs, image folders, anything timm or torchvision knows. Order is a function of seed and step."""
+"""Data sets as batches: glyphs, arrows, image folders, anything timm or torchvision knows. Order is a function of seed and step."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from timm.data import create_dataset, create_transform
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from train.config import Config
+from train.arrows import Arrows
+from train.config import DRAWN, Config
 from train.glyphs import Glyphs
 
 Batch = tuple[Tensor, Tensor]
@@ -108,8 +109,15 @@ def glyphs(config: Config, *, split: str, test: str, size: tuple[int, int], samp
     )
 
 
+def arrows(config: Config, *, split: str, size: tuple[int, int], samples: int) -> Arrows:
+    """Arrows of this run, seeded as glyphs are."""
+    return Arrows(split, size=size, length=samples, seed=config.seed + 1 if split == "train" else 0)
+
+
 def training_set(config: Config) -> Dataset[Any]:
     """What the run trains on: zoom with scale augmentation, canvas as it is, or the pictures of a data set."""
+    if config.dataset == "arrows":
+        return arrows(config, split=config.train_split, size=config.size, samples=config.train_samples)
     if config.dataset != "glyphs":
         return pictures(config, config.train_split, config.size, training=True)
     if config.cache:
@@ -162,8 +170,8 @@ def class_count(config: Config) -> int | None:
     """Number of classes: what the run says, or else what the data tells; None for the model's own."""
     if config.num_classes is not None:
         return config.num_classes
-    if config.dataset == "glyphs":
-        return len(config.classes)
+    if config.dataset in DRAWN:
+        return len(config.classes) if config.dataset == "glyphs" else 4
     if config.dataset == "folder":
         return len({path.name for path in (Path(config.data_dir or "") / config.train_split).iterdir() if path.is_dir()})
     return None
@@ -184,7 +192,7 @@ def order(count: int, batch: int, seed: int, steps: int, rank: int = 0, world: i
 
 def loader(data: Dataset[Any], batches: Sequence[list[int]] | Iterator[list[int]], workers: int = 0) -> DataLoader[Any]:
     """A DataLoader over given index batches; its own generator, so that it draws nothing from the global one."""
-    workers = 0 if isinstance(data, Drawn) else workers
+    workers = 0 if isinstance(data, (Drawn, Arrows)) else workers
     return DataLoader(
         data,
         batch_sampler=list(batches),

@@ -154,7 +154,7 @@ class Trainer:
         if self.rank == 0:
             save(best, config, self.folder)
         accuracies = {}
-        for test in config.tests if config.dataset == "glyphs" else ("zoom",):
+        for test in config.measured_tests:
             if self.rank == 0:
                 accuracies[test] = score(best, test_set(config, test, config.size, config.val_samples)[0], config).accuracy
         parameters = sum(p.numel() for p in self.model.parameters() if p.requires_grad)

@@ -26,7 +26,7 @@ from rope_nd.wrapping.families import wrapped_trunk
 from rope_nd.wrapping.stack import Stack
 from train import cli
 from train.config import Config
-from train.data import Drawn, glyphs, loader, pictures
+from train.data import Drawn, arrows, glyphs, loader, pictures
 from train.modelling import load, normalise, patch_size
 from train.rows import COLUMNS, Row
 
@@ -61,6 +61,8 @@ def test_set(config: Config, test: str, size: Size, samples: int, crop: bool = F
     if config.dataset == "glyphs":
         bare = Config(img_size=config.img_size, classes=config.classes, val_split=config.val_split)  # what the pictures depend on
         return drawn(bare, test, size, samples, crop)
+    if config.dataset == "arrows":
+        return arrows(config, split=config.measured_split, size=size, samples=samples), torch.arange(samples)
     data = pictures(config, config.measured_split, size)
     count = min(samples, len(data))
     return torch.utils.data.Subset(data, range(count)), torch.arange(count)
@@ -166,9 +168,11 @@ def _numbers(model: nn.Module, config: Config, test: str, size: Size, samples: i
     }
 
 
-def _on_crops(checkpoint: Path, size: Size, samples: int) -> float:
-    """The upper bound on the canvas: the same model, at its training size, on the true crop of the same pictures."""
+def _on_crops(checkpoint: Path, size: Size, samples: int) -> float | None:
+    """The upper bound on the canvas: the same model, at its training size, on the true crop of the same pictures, if it has one."""
     model, config = load(checkpoint)
+    if config.dataset != "glyphs":
+        return None
     return score(model, test_set(config, "canvas", size, samples, crop=True)[0], config).accuracy
 
 
@@ -222,7 +226,7 @@ def main(
     for height, width in chosen:
         if height % patch[0] or width % patch[1]:
             raise ValueError(f"size {height}x{width} is no multiple of the patch {patch[0]}x{patch[1]}")
-    tests = test or (config.tests if config.dataset == "glyphs" else ("zoom",))
+    tests = test or config.measured_tests
     count = samples or config.val_samples
     columns = ("test", "size", "scaling", "temperature", "accuracy", "95 %", "images/s", "MB")
     table = Table(*columns, title=f"{checkpoint}: {config.title}")

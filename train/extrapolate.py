@@ -19,10 +19,10 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from rope_nd import list_encodings
 from train import cli, sequence
-from train.config import Config
-from train.data import glyphs
+from train.config import DRAWN, Config
+from train.data import class_count
 from train.engine import Trainer
-from train.evaluate import measure, usable, write_rows
+from train.evaluate import measure, test_set, usable, write_rows
 from train.report import print_table, report
 from train.rows import Row, read_rows
 from train.study import Study, adapt, load
@@ -115,9 +115,8 @@ def _model(folder: Path, facts: dict[str, str], tell: Callable[[Event], None], s
     torch.set_num_threads(config.threads or 1)
     if not (folder / "model.safetensors").exists():
         Trainer(config, folder, tell).fit()
-    rows, tests = [], config.tests if config.dataset == "glyphs" else ("zoom",)
-    rules = usable(config.encoding, study.rules)
-    for row in measure(folder, tests, study.sizes, rules, facts):
+    rows, rules = [], usable(config.encoding, study.rules)
+    for row in measure(folder, config.measured_tests, study.sizes, rules, facts):
         rows.append(row)
         tell({"event": "row", "note": f"{row.test} ×{row.ratio:g} {row.scaling}: {100 * row.accuracy:.1f} %"})
     return rows
@@ -189,7 +188,7 @@ def _started_with(folder: Path) -> tuple[str, tuple[str, ...], tuple[int, ...], 
 def _write_config(folder: Path, study: Study, claim: str, started: dict[str, Any], facts: dict[str, str]) -> None:
     base = study.base
     classes = base.classes if base.dataset == "glyphs" else base.dataset
-    found = {"chance": 1 / len(base.classes)} if base.dataset == "glyphs" else {}
+    found = {"chance": 1 / class_count(base)} if base.dataset in DRAWN else {}
     told = {"name": folder.name, "recipe": started["recipe"], "claim": claim, **facts, "dirty": facts["commit"].endswith("+dirty")}
     told |= {"machine": cli.machine(), "classes": classes, "train_size": base.size, **found, "seconds": _seconds(folder)}
     told |= {"encodings": study.encodings, "seeds": study.seeds, "study": dataclasses.asdict(study), "started": started}
@@ -213,15 +212,16 @@ def _seconds(folder: Path) -> float:
 
 def _samples(study: Study, path: Path) -> None:
     """One picture at every size, each test in a row, at true pixels."""
-    if study.base.dataset != "glyphs":
+    if study.base.dataset not in DRAWN:
         return
     gap, base, sizes = 8, study.base, [size for size, _ in study.sizes]
+    tests = base.measured_tests
     tall = sizes[-1][0]
-    sheet = Image.new("RGB", (gap + sum(w + gap for _, w in sizes), gap + len(base.tests) * (gap + tall)), "white")
-    for row, test in enumerate(base.tests):
+    sheet = Image.new("RGB", (gap + sum(w + gap for _, w in sizes), gap + len(tests) * (gap + tall)), "white")
+    for row, test in enumerate(tests):
         left = gap
         for size in sizes:
-            picture = glyphs(base, split="test", test=test, size=size, samples=20)[5][0]
+            picture = test_set(base, test, size, 20)[0][5][0]
             sheet.paste(Image.fromarray(picture.permute(1, 2, 0).numpy()), (left, gap + row * (gap + tall)))
             left += size[1] + gap
     sheet.save(path)
