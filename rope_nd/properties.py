@@ -1,22 +1,15 @@
-"""What an encoding should be, measured: `python -m rope_nd.properties` prints the table, `--markdown FILE` writes it.
+"""What an encoding should be, measured: `python -m rope_nd.properties` prints tables of it and of what rounding does to it.
 
-A code is what an encoding says of one position (absolute: its vector; rotary: cosines and sines of its angles; a bias has none).
-A kernel is what it says of two: the score of a query at one and a key at the other (absolute: the cosine of their codes; rotary:
-the product of vectors of ones, turned, a channel; bias: itself). What is measured of them:
-
-- unique: the least distance of two codes, over the mean one, in a grid four times as long as the trained one (0: some are alike)
-- linear: how far the code at p + 1 is from the best linear map of the code at p, at places that the map was not fitted to
-- beyond: change of the kernel of the same offsets when both tokens lie outside the trained range, over the kernel's spread
-- determined: whether models begun from two seeds have the same codes (no random and no learned part)
-- isotropy: spread of the kernel over directions at one distance, over its fall from distance zero (0: all directions are alike)
-- crosstalk: how far the kernel is from a sum of one kernel an axis, over its fall from distance zero (0: no axis minds another)
-- noise: root mean square of a code over that of a unit embedding, at the trained length and at four times it
-- smooth: the largest step between the codes of neighbours over the mean distance of any two codes
+`--markdown FILE` writes them into FILE, between two marks, and leaves the rest of it as it is; pictures go to the folder of its
+name without the suffix.
 """
 
 from __future__ import annotations
 
 import argparse
+import inspect
+import shlex
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,20 +18,36 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from . import tables
 from ._check import choose
 from .absolute import Absolute
 from .bias import Bias
 from .parabola import PaPE
 from .positions import grid
-from .registry import ROTARY, Host, list_encodings, make
+from .registry import ROTARY, Host, list_encodings, make, scalings
 from .rope import RoPE
+from .tables import Table, commit
 
 HOST = {"dim": 64, "heads": 4, "head_dim": 64, "layers": 1, "prefix_tokens": 0}
 
 
 @dataclass(frozen=True)
 class Properties:
-    """The measures of one encoding; None where one has no meaning."""
+    """A code is what an encoding says of one position (absolute: its vector; rotary: two fixed keys, turned, since matrices have no
+    angles; a bias has none, nor have parabolas). A kernel is what it says of two: the score of a query at one and a key at the
+    other (absolute: the cosine of their codes; rotary: the mean product of the fixed keys with themselves as queries; bias:
+    itself). Of an encoding that differs by head, it is the first. What is measured of them, where it has a meaning:
+
+    - unique: the least distance of two codes, over the mean one, in a line four times as long as the trained one (0: some are
+      alike)
+    - linear: how far the code at p + 1 is from the best linear map of the code at p, at places that the map was not fitted to
+    - beyond: change of the kernel of the same offsets when both tokens lie outside the trained range, over the kernel's spread
+    - determined: whether models begun from two seeds have the same kernel
+    - isotropy: spread of the kernel over directions at one distance, over its fall from distance zero (0: all directions are alike)
+    - crosstalk: how far the kernel is from a sum of one kernel an axis, over its fall from distance zero (0: no axis minds another)
+    - noise: root mean square of a code over that of a unit embedding, at the trained length and at four times it
+    - smooth: the largest step between the codes of neighbours over the mean distance of any two codes
+    """
 
     name: str
     kind: str
@@ -53,9 +62,10 @@ class Properties:
     smooth: float | None
 
 
-def build(name: str, axes: int, trained: tuple[int, ...], seed: int = 0) -> Any:
+def build(name: str, axes: int, trained: tuple[int, ...], seed: int = 0, **options: Any) -> Any:
     """The encoding of that name, with its random parts drawn from `seed`."""
-    options = {"seed": seed} if name in ROTARY or name == "fourier" else {}
+    if name in ROTARY or name == "fourier":
+        options["seed"] = seed
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         made = make(name, axes, Host(trained_extent=trained, **HOST), **options)  # type: ignore[arg-type]
@@ -73,22 +83,28 @@ def code(enc: Any, points: Tensor, extent: tuple[int, ...]) -> Tensor | None:
     """What the encoding says of each position, `[N, F]` float64."""
     if isinstance(enc, Absolute):
         return enc(points, extent).double()
-    if isinstance(enc, (Bias, PaPE)):  # functions of two positions
-        return None
-    rotation = enc(points, extent)
-    cos, sin = (t if t.ndim == 2 else t[0] for t in (rotation.cos.double(), rotation.sin.double()))  # the first head
-    return torch.cat((cos, sin), dim=-1)
+    return None if isinstance(enc, (Bias, PaPE)) else turned(enc, points, extent)[1]
+
+
+def turned(enc: Any, points: Tensor, extent: tuple[int, ...]) -> tuple[Tensor, Tensor]:
+    """Queries and keys v and -v at each position, turned, side by side, `[N, F]` float64.
+
+    v is Rudin's and Shapiro's sequence of signs: all pairs of channels have the same length and no Fourier coefficient is small, so
+    that no plane of RoPE or of a circulant matrix is overlooked; with -v, neither is a channel whose sign matters (PoPE).
+    """
+    signs = torch.tensor([(-1.0) ** (n & n >> 1).bit_count() for n in range(enc.head_dim)], dtype=torch.float64)
+    both = torch.stack((signs, -signs))[:, None, None].expand(2, enc.heads or 1, len(points), -1)  # [2, H, N, D]
+    q, k = enc(points, extent).qk(both, both)
+    return q[:, 0].transpose(0, 1).flatten(1), k[:, 0].transpose(0, 1).flatten(1)
 
 
 @torch.no_grad()
 def kernel(enc: Any, query: Tensor, key: Tensor, extent: tuple[int, ...]) -> Tensor:
     """What the encoding says of each pair, `[Nq, Nk]` float64."""
     if isinstance(enc, Bias):
-        return enc(query, key, extent)[0].double().clamp(min=-1e4)  # the first head; what is hidden is far away
-    if isinstance(enc, RoPE):  # of a query and a key that are one in every channel
-        ones = [torch.ones(1, enc.heads or 1, len(points), enc.head_dim) for points in (query, key)]
-        turned = enc(query, extent).qk(ones[0], ones[0])[0], enc(key, extent).qk(ones[1], ones[1])[1]
-        return (turned[0].double() @ turned[1].double().mT)[0, 0] / enc.head_dim
+        return enc(query, key, extent)[0].double().clamp(min=-1e4)  # what is hidden is far away
+    if isinstance(enc, RoPE):
+        return turned(enc, query, extent)[0] @ turned(enc, key, extent)[1].mT / (2 * enc.head_dim)
     first, second = (enc(points, extent).double() for points in (query, key))
     scale = first.norm(dim=-1)[:, None] * second.norm(dim=-1)
     return first @ second.mT / scale.clamp(min=1e-12)
@@ -173,31 +189,45 @@ def _crosstalk(enc: Any, trained: int) -> float:
     return (off.abs().mean() / (square - square[0, 0]).abs().mean().clamp(min=1e-12)).item()
 
 
-def table(trained: int = 16) -> list[Properties]:
-    """The properties of every encoding but none, in two axes."""
-    return [measure(name, trained) for name in list_encodings() if name != "none"]
+def report(names: Sequence[str], trained: int) -> list[Table]:
+    """All tables, in order."""
+    short = (trained, trained)
+    built = {name: build(name, 2, short) for name in names}
+    turning = {name: enc for name, enc in built.items() if kind_of(enc) == "rotary"}
 
+    def ruled(name: str, rule: str) -> Any:
+        return build(name, 2, short, scaling=rule) if rule in scalings(name) else None
 
-def markdown(found: Sequence[Properties]) -> str:
-    """The measures as a table; a dash where one has no meaning."""
-    names = list(vars(found[0]))
-    lines = ["| " + " | ".join(names) + " |", "|" + "---|" * len(names)]
-    for row in found:
-        shown = ("-" if v is None else f"{v:.2g}" if isinstance(v, float) else str(v) for v in vars(row).values())
-        lines.append("| " + " | ".join(shown) + " |")
-    return "\n".join(lines) + "\n"
+    errors = tables.scaled(ruled, names, short)
+    found = [
+        Table("Properties", inspect.getdoc(Properties), [dict(vars(measure(name, trained))) for name in names]),
+        Table("Rounding", inspect.getdoc(tables.rounding), tables.rounding(built, short)),
+        Table("Outliers", inspect.getdoc(tables.outliers), tables.outliers(turning, short)),
+        Table("Scaling", inspect.getdoc(tables.worth), tables.worth(errors)),
+        Table("Bands", inspect.getdoc(tables.bands), tables.bands(errors)),
+        Table("Phases", inspect.getdoc(tables.phases), tables.phases()),
+    ]
+    return [table for table in found if table.rows]
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """The command line."""
+    known = [name for name in list_encodings() if name != "none"]
     parser = argparse.ArgumentParser(prog="python -m rope_nd.properties", description="Measure what every encoding is.")
     parser.add_argument("--trained", type=int, default=16, help="tokens an axis of the trained grid")
-    parser.add_argument("--markdown", type=Path, help="write the table to this file")
+    parser.add_argument("--encodings", nargs="+", default=known, choices=known, metavar="NAME", help="these only")
+    parser.add_argument("--markdown", type=Path, help="write the tables into this file, and pictures to the folder of its name")
+    parser.add_argument("--commit", help="what the file says it was made from (by default what git says)")
     given = parser.parse_args(arguments)
-    text = markdown(table(given.trained))
-    print(text)
+    found = report(given.encodings, given.trained)
+    print("\n".join(f"{table.title}\n\n{tables.markdown(table.rows)}" for table in found))
     if given.markdown:
-        given.markdown.write_text(text)
+        from . import pictures  # which needs matplotlib
+
+        command = shlex.join(["python", "-m", "rope_nd.properties", *(sys.argv[1:] if arguments is None else arguments)])
+        made = f"    {command}\n\nCommit {given.commit or commit()}, torch {torch.__version__}, one seed.\n"
+        pictures.write(given.markdown.with_suffix(""), given.encodings, found, given.trained)
+        tables.write(given.markdown, found, made)
 
 
 if __name__ == "__main__":

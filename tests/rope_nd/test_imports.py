@@ -14,7 +14,8 @@ allowed = {
     "freqs": {"_check"},
     "scaling": {"_check", "freqs"},
     "rotation": {"_check", "positions", "kernels"},
-    "rope": {"_check", "positions", "freqs", "scaling", "rotation"},
+    "grids": {"positions", "rotation"},
+    "rope": {"_check", "positions", "freqs", "grids", "scaling", "rotation"},
     "absolute": {"_check", "positions", "scaling", "rope"},
     "codes": {"_check", "absolute", "positions"},
     "learned": {"_check", "absolute", "positions"},
@@ -25,6 +26,8 @@ allowed = {
     "polar": {"_check", "positions", "rotation", "variants"},
     "parabola": {"positions", "rotation", "scaling", "variants"},
     "convert": {"_check"},
+    "precision": {"_check", "absolute", "bias", "freqs", "polar", "rope", "rotation"},
+    "tables": {"absolute", "bias", "precision"},
     "registry": {
         "_check",
         "absolute",
