@@ -10,9 +10,10 @@ from typing import Any, get_args
 import torch
 from torch import Tensor, nn
 
-from ._check import check_extent, check_options, choose, per_axis
+from ._check import check_extent, check_options, choose, per_axis, readable
 from .freqs import FAMILIES, fastest, magnitudes
-from .positions import Extent, as_positions, grid, modes, place, sizes, steps, wide
+from .grids import Shelf, axial_tables, looks_along_axes
+from .positions import Extent, as_positions, axis_coordinates, modes, place, sizes, steps, wide
 from .rotation import Layout, Rotation, angles
 from .scaling import Scaling, Temperature, build, check_temperature, identity, needs
 from .scaling import temperature as score_factor
@@ -101,6 +102,7 @@ class RoPE(nn.Module):
         still = (self._initial == 0).all(-1, keepdim=True)  # [H|1, P, 1]
         kept_still = still.to(torch.get_default_device()) if self.learned and bool(still.any()) else None
         self.register_buffer("still", kept_still, persistent=False)
+        self._shelf = Shelf()
         self.reset_parameters()
 
     @classmethod
@@ -137,17 +139,44 @@ class RoPE(nn.Module):
         )
 
     def at(self, *extent: int) -> Rotation:
-        """Tables for a token grid of `extent`, scaled for it as configured: `rope.at(28, 28)`."""
-        return self(self.positions(*extent), extent)
+        """Tables for a token grid of `extent`, scaled for it as configured: `rope.at(28, 28)`.
+
+        Those of fixed frequencies are kept for the next call, until something changes.
+        """
+        kind = type(self)  # one that is made of more than its frequencies is made anew
+        plain = kind.forward is RoPE.forward and kind.vectors is RoPE.vectors and kind.positions is RoPE.positions
+        if not plain or self.learned or not readable(self.freqs) or self.freqs.is_inference():
+            rotation: Rotation = self(self.positions(*extent), extent)
+            return rotation
+        how = (self.layout, self.prefix_tokens, self.rotate_dtype, self.temperature, self.strength, self.trained_extent)
+        key = (extent, self._rule, repr(self.coordinates), *how)
+        return self._shelf.get(key, self.freqs, lambda: self._of_grid(extent))
+
+    def _of_grid(self, extent: tuple[int, ...]) -> Rotation:
+        freqs, factor = self._scaled(extent)
+        freqs = freqs * freqs.new_tensor(self.strength)
+        if not looks_along_axes(freqs):
+            rotation: Rotation = self(self.positions(*extent), extent)
+            return rotation
+        cos, sin = axial_tables(self._columns(extent), freqs)
+        if len(cos) == 1:
+            cos, sin = cos[0], sin[0]
+        return Rotation(cos, sin, self.layout, self.prefix_tokens, factor, self.rotate_dtype)
 
     def positions(self, *extent: int) -> Tensor:
         """The coordinates `[N, A]` that `at` uses, on the scale of the trained extent, so that all stretching is left to the rule.
 
         Normalised coordinates shrink their steps as the grid grows; with a scaling set they are kept from it.
         """
+        return torch.stack(torch.meshgrid(*self._columns(extent), indexing="ij"), dim=-1).flatten(0, -2)
+
+    def _columns(self, extent: tuple[int, ...]) -> list[Tensor]:
+        """The coordinates along each axis, A of `[N_a]`."""
         self._check_rank(extent)
-        points = grid(*extent, dtype=wide(self.freqs.device), device=self.freqs.device, **self.coordinates)  # type: ignore[arg-type]
-        return points * self._pitch(extent)
+        device = self.freqs.device
+        columns = axis_coordinates(*extent, dtype=wide(device), device=device, **self.coordinates)  # type: ignore[arg-type]
+        pitch = self._pitch(extent)
+        return [column * (pitch[axis] if isinstance(pitch, Tensor) else pitch) for axis, column in enumerate(columns)]
 
     def place(self, indices: Tensor, extent: Extent) -> Tensor:
         """The coordinates `[.., A]` that `positions` has for chosen tokens, by their indices along each axis."""

@@ -95,44 +95,59 @@ class Wrapped(Timm):
             return lambda name: 0 if name.startswith("encoding.") else matcher(name)
         return {**matcher, "stem": rf"{matcher['stem']}|^encoding\."}
 
-    def _points(self, encoding: nn.Module | None, extent: tuple[int, ...], batch: int, augment: dict[str, Any]) -> Tensor:
-        """Coordinates of the patch tokens `[N, A]`, augmented per sample in training `[B, N, A]`."""
-        enc, device = lead(encoding), next(self.parameters()).device
-        points = grid(*extent, device=device) if enc is None else enc.positions(*extent).to(device)
-        return augment_positions(points, batch=batch, **augment) if self.training and augment else points
+    def _points(self, encoding: nn.Module | None, extent: tuple[int, ...], batch: int, augment: dict[str, Any]) -> Tensor | None:
+        """Coordinates of the patch tokens `[N, A]`, `[B, N, A]` where they are augmented in training.
 
-    def _code(self, points: Tensor, extent: Any) -> Tensor | None:
+        None for the whole grid as it is, whose tables a rotary encoding keeps.
+        """
+        if self.training and augment:
+            return augment_positions(self._whole(encoding, extent), batch=batch, **augment)
+        return None if isinstance(lead(encoding), RoPE) else self._whole(encoding, extent)
+
+    def _whole(self, encoding: nn.Module | None, extent: tuple[int, ...]) -> Tensor:
+        """Coordinates of the whole grid, `[N, A]`."""
+        enc, device = lead(encoding), next(self.parameters()).device
+        return grid(*extent, device=device) if enc is None else enc.positions(*extent).to(device)
+
+    def _left(self, encoding: nn.Module | None, points: Tensor | None, extent: tuple[int, ...], kept: Tensor) -> Tensor:
+        """Coordinates of the tokens that are left, `[B, K, A]`."""
+        return keep(self._whole(encoding, extent) if points is None else points, kept)
+
+    def _code(self, points: Tensor | None, extent: Any) -> Tensor | None:
         """What an absolute encoding adds to the patch tokens, `[N, C]` or `[B, N, C]`."""
         return each(self.encoding, points, extent) if isinstance(self.encoding, Absolute) else None
 
     def _where(
         self,
-        points: Tensor,
+        points: Tensor | None,
         extent: Any,
         kept: Tensor | None = None,
         mask: Tensor | None = None,
         is_causal: bool = False,
         own_points: Tensor | None = None,
     ) -> Where:
-        """What the blocks are told: rotations, biases, a factor on the scores, masks. `kept`: indices `[B, K]` of what is left."""
+        """What the blocks are told: rotations, biases, a factor on the scores, masks.
+
+        `points`, `own_points`: for the encoding and for the model's own; None is the whole grid. `kept`: indices `[B, K]` of what
+        is left of them.
+        """
         settings, prefix = self.wrapped, self.prefix_tokens()
-        seen = points if kept is None else keep(points, kept)
-        new = self._rotations(self.encoding, seen, extent)
-        old: tuple[Rotation, ...] = ()
-        if own_points is not None:
-            old = self._rotations(self.own_rotary, own_points if kept is None else keep(own_points, kept), extent)
+        if kept is not None:
+            points = self._left(self.encoding, points, extent, kept)
+            own_points = None if self.own_rotary is None else self._left(self.own_rotary, own_points, extent, kept)
+        new, old = self._rotations(self.encoding, points, extent), self._rotations(self.own_rotary, own_points, extent)
         layers = max(len(old), len(new))
         chains = tuple(tuple(r[layer if len(r) > 1 else 0] for r in (old, new) if r) for layer in range(layers))
-        factor = None if settings.temperature is None or new else self._factor(settings.temperature, extent, points.device)
-        where = Where(chains, self._biases(seen, extent), factor, mask, is_causal, extent, "bias" in settings.kept)
+        factor = None if settings.temperature is None or new else self._factor(settings.temperature, extent)
+        where = Where(chains, self._biases(points, extent), factor, mask, is_causal, extent, "bias" in settings.kept)
         return where.with_biases(lambda bias: nn.functional.pad(bias, (prefix, 0, prefix, 0)))
 
-    def _rotations(self, encoding: nn.Module | None, points: Tensor, extent: Any) -> tuple[Rotation, ...]:
+    def _rotations(self, encoding: nn.Module | None, points: Tensor | None, extent: Any) -> tuple[Rotation, ...]:
         """Rotations of an encoding, one for all layers or one a layer; none if it turns nothing."""
         ropes: Sequence[Any] = encoding if isinstance(encoding, nn.ModuleList) else [encoding]  # type: ignore[assignment]
         return tuple(each(rope, points, extent) for rope in ropes) if isinstance(ropes[0], RoPE) else ()
 
-    def _biases(self, points: Tensor, extent: Any) -> tuple[Tensor | Callable[[], Tensor], ...]:
+    def _biases(self, points: Tensor | None, extent: Any) -> tuple[Tensor | Callable[[], Tensor], ...]:
         """The term on the scores of patch tokens `[H, N, N]` or `[B, H, N, N]` for all layers, or what makes it, layer by layer."""
         if not isinstance(lead(self.encoding), Bias):
             return ()
@@ -140,8 +155,9 @@ class Wrapped(Timm):
             return tuple(partial(each, enc, points, extent) for enc in self.encoding)
         return (each(self.encoding, points, extent),)
 
-    def _factor(self, kind: Temperature, extent: Any, device: torch.device) -> Tensor:
+    def _factor(self, kind: Temperature, extent: Any) -> Tensor:
         """The temperature of an encoding that has none of its own."""
+        device = next(self.parameters()).device
         trained = sizes(self.wrapped.trained_extent, device)
         if isinstance(extent, Tensor):
             return torch.stack([temperature(kind, sizes(e, device), trained) for e in extent]).view(-1, 1, 1, 1)
@@ -158,8 +174,13 @@ def lead(encoding: nn.Module | None) -> Any:
     return encoding[0] if isinstance(encoding, nn.ModuleList) else encoding
 
 
-def each(enc: Any, points: Tensor, extent: Any) -> Any:
-    """What an encoding gives for positions; for samples of several sizes (`extent` `[B, A]`) one by one, where size matters."""
+def each(enc: Any, points: Tensor | None, extent: Any) -> Any:
+    """What an encoding gives for positions, or a rotary one for the whole grid (None).
+
+    For samples of several sizes (`extent` `[B, A]`) one by one, where size matters.
+    """
+    if points is None:
+        return enc.at(*extent)
     run: Any = enc.among if isinstance(enc, Bias) else enc
     if not isinstance(extent, Tensor):
         return run(points, extent)

@@ -144,7 +144,7 @@ class SharedBias(Stack):
     def _shared(self, extent: Any) -> Tensor | None:
         raise NotImplementedError
 
-    def _where(self, points: Tensor, extent: Any, *rest: Any, **named: Any) -> Where:
+    def _where(self, points: Tensor | None, extent: Any, *rest: Any, **named: Any) -> Where:
         where = super()._where(points, extent, *rest, **named)
         shared = self._shared(extent) if where.own_bias else None
         if shared is None:

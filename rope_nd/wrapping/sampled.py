@@ -62,7 +62,7 @@ class WrappedNaFlexVit(Sampled, NaFlexVit):
             seen = patch_coord if patch_valid is None else patch_coord * patch_valid[..., None]
             extent = seen.amax(dim=1) + 1  # [B, A]
 
-        def places(enc: nn.Module | None, augment: dict[str, Any]) -> Tensor:
+        def places(enc: nn.Module | None, augment: dict[str, Any]) -> Tensor | None:
             if patch_coord is None:
                 return self._points(enc, extent, len(tokens), augment)
             return self._placed(enc, patch_coord, extent, augment)

@@ -125,7 +125,7 @@ class Stack(Wrapped):
             tokens, kept = patch_dropout_forward(tokens, dropout.prob, self.num_prefix_tokens, dropout.ordered, True)
         return tokens, self._where(points, extent, kept, mask, is_causal, own_points)
 
-    def _with_prefix(self, patches: Tensor, points: Tensor, extent: tuple[int, ...]) -> Tensor:
+    def _with_prefix(self, patches: Tensor, points: Tensor | None, extent: tuple[int, ...]) -> Tensor:
         """Absolute codes on the patch tokens; prefix tokens before them; the model's own table if it is kept."""
         code = self._code(points, extent)
         patches = patches if code is None else patches + code.to(patches.dtype)

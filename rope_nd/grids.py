@@ -1,0 +1,61 @@
+"""Tables of whole grids: trigonometry along each axis where pairs look along one, and kept until something changes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+
+import torch
+from torch import Tensor
+
+from .positions import wide
+from .rotation import Rotation, angles
+
+KEPT = 4  # grids at a time
+
+
+def looks_along_axes(freqs: Tensor) -> bool:
+    """Whether each pair of `freqs` `[H|1, P, A]` looks along one axis at the most."""
+    return bool(((freqs != 0).sum(-1) <= 1).all())
+
+
+def axial_tables(columns: Sequence[Tensor], freqs: Tensor) -> tuple[Tensor, Tensor]:
+    """cos and sin `[H|1, N, P]` of a grid with coordinates `columns` (A of `[N_a]`), for pairs that look along one axis each.
+
+    cos and sin of N_1 + .. + N_A places an axis, spread over the N_1 · .. · N_A tokens: the same bits as token by token.
+    """
+    axis, count = freqs.abs().argmax(-1), len(columns)  # [H|1, P]
+    cos = sin = torch.empty(0, device=freqs.device)
+    for a, column in enumerate(columns):
+        along = Rotation.from_angles(
+            angles(column[:, None].to(wide(column.device)), freqs[..., a, None])
+        )  # [N_a, P] or [H, N_a, P]
+        shape = (-1, *(len(column) if b == a else 1 for b in range(count)), freqs.shape[-2])
+        here = [table.reshape(shape) for table in (along.cos, along.sin)]  # [H|1, 1, .., N_a, .., 1, P]
+        mine = (axis == a).view(-1, *(1,) * count, freqs.shape[-2])
+        cos, sin = here if a == 0 else (torch.where(mine, new, old) for new, old in zip(here, (cos, sin)))
+    return cos.flatten(1, -2), sin.flatten(1, -2)
+
+
+class Shelf:
+    """The last few rotations of a module, each found by all that it was made of. A copy of the module begins with none."""
+
+    def __init__(self) -> None:
+        self.found: dict[Hashable, tuple[Tensor, int, Rotation]] = {}
+
+    def get(self, key: Hashable, freqs: Tensor, make: Callable[[], Rotation]) -> Rotation:
+        """The rotation of that key, made anew if `freqs` is another tensor than then, or was written to since.
+
+        Made outside inference mode: a table that is kept serves training too.
+        """
+        kept = self.found.get(key)
+        if kept is not None and kept[0] is freqs and kept[1] == freqs._version:
+            return kept[2]
+        with torch.inference_mode(False), torch.no_grad():
+            made = make()
+        while len(self.found) >= KEPT:
+            self.found.pop(next(iter(self.found)), None)
+        self.found[key] = (freqs, freqs._version, made)
+        return made
+
+    def __reduce__(self) -> tuple[type[Shelf], tuple[()]]:
+        return Shelf, ()
