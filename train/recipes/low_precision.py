@@ -1,0 +1,23 @@
+"""Which encodings survive keys of few bits? Being measured; see results/low_precision.md.
+
+The ten digits of the ten-minute recipe, eight encodings, three seeds; then every model is tested again with keys rounded to fp16,
+bf16, int8, fp8 and int4, before and after the turning, with a scale a token or a channel.
+
+    python -m train.extrapolate --recipe low_precision --name low_precision
+    python -m train.precision runs/low_precision
+"""
+
+import dataclasses
+
+from train.recipes import ten_minutes
+from train.study import Study
+
+STUDY: Study = dataclasses.replace(
+    ten_minutes.STUDY,
+    encodings=("none", "learned", "sinusoidal", "alibi", "axial", "mixed", "pope", "pape"),
+    seeds=(0, 1, 2),
+    ratios=(1, 2, 4),
+    rules=(("none", "none"), ("pi", "none")),
+    samples=1000,
+    sequence=None,
+)
