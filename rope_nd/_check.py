@@ -57,3 +57,27 @@ def readable(x: Tensor) -> bool:
     if torch.compiler.is_compiling() or x.is_meta or torch._C._functorch.is_functorch_wrapped_tensor(x):
         return False
     return not (x.is_cuda and torch.cuda.is_current_stream_capturing())
+
+
+def check_widths(head_dim: int, rotary_dim: int, axes: int, heads: int | None, prefix_tokens: int) -> None:
+    counts = (("head_dim", head_dim, 2), ("axes", axes, 1), ("heads", heads or 1, 1), ("prefix_tokens", prefix_tokens, 0))
+    for name, value, least in counts:
+        if isinstance(value, bool) or not isinstance(value, int) or value < least:
+            raise ValueError(f"{name}={value!r}: give a whole number of at least {least}")
+    if head_dim % 2 or rotary_dim % 2 or not 2 <= rotary_dim <= head_dim:
+        raise ValueError(
+            f"head_dim={head_dim}, rotary_dim={rotary_dim}: channels are turned in pairs, so rotary_dim must be even, from 2 to "
+            f"head_dim; the nearest that works is {max(2, min(rotary_dim, head_dim) // 2 * 2)}"
+        )
+
+
+def check_trained(extent: tuple[int, ...] | None, axes: int) -> tuple[int, ...] | None:
+    """A trained extent: one token count an axis, or None."""
+    if extent is None:
+        return None
+    if not isinstance(extent, (tuple, list)):
+        raise ValueError(f"trained_extent={extent!r}: give the token count of each axis, for example {(14,) * axes}")
+    trained = check_extent(tuple(extent), "trained_extent")
+    if len(trained) != axes:
+        raise ValueError(f"trained_extent={trained!r} has {len(trained)} entries for axes={axes}")
+    return trained

@@ -7,6 +7,7 @@ not rotated. All functions are pure, build on the CPU whatever the default devic
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable, Sequence
 from typing import Literal, get_args
@@ -14,7 +15,7 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
-from ._check import choose, per_axis
+from ._check import check_options, choose, per_axis
 
 Schedule = Literal["geometric", "wavelength", "pixel", "log-pixel"]
 Leftover = Literal["spread", "unrotated"] | int
@@ -225,3 +226,26 @@ FAMILIES: dict[str, Callable[..., Tensor]] = {
     "simplex": simplex,
     "spiral": spiral,
 }
+
+
+def vectors(
+    freqs: str | Tensor, pairs: int, axes: int, *, theta: object, heads: int | None, seed: int, **options: object
+) -> Tensor:
+    """Wave vectors `[H|1, P, A]`, float64, on the CPU: of a family by name with its options, or those given, checked."""
+    if isinstance(freqs, Tensor):
+        given = freqs.detach().to("cpu", torch.float64)
+        rows = given[None] if given.ndim == 2 else given
+        if rows.ndim != 3 or rows.shape[1:] != (pairs, axes) or rows.shape[0] not in (1, heads or rows.shape[0]):
+            raise ValueError(
+                f"freqs of shape {list(freqs.shape)}: expected [{heads or 'H'} or 1, {pairs}, {axes}] (head, pair, axis)"
+            )
+        if theta is not None or options:
+            raise ValueError(f"freqs are given as a tensor: theta={theta!r} and {sorted(options)} have no meaning beside it")
+        if not bool(torch.isfinite(rows).all()):
+            raise ValueError("freqs hold NaN or infinity: give finite wave vectors")
+        return rows
+    family = FAMILIES[choose("freqs", freqs, FAMILIES)]
+    takes = inspect.signature(family).parameters
+    check_options(f"freqs {freqs!r}", options, family, magnitudes)
+    extra = {"theta": theta, "heads": heads, "seed": seed if "seed" in takes else None}
+    return family(pairs, axes, **options, **{n: v for n, v in extra.items() if v is not None and (n != "heads" or n in takes)})

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import Any, get_args
@@ -10,8 +9,8 @@ from typing import Any, get_args
 import torch
 from torch import Tensor, nn
 
-from ._check import check_extent, check_options, choose, per_axis, readable
-from .freqs import FAMILIES, fastest, magnitudes
+from ._check import check_extent, check_options, check_trained, check_widths, choose, per_axis, readable
+from .freqs import fastest, vectors
 from .grids import Shelf, axial_tables, looks_along_axes
 from .positions import Extent, as_positions, axis_coordinates, modes, place, sizes, steps, wide
 from .rotation import Layout, Rotation, angles
@@ -75,7 +74,7 @@ class RoPE(nn.Module):
     ) -> None:
         super().__init__()
         width = head_dim if rotary_dim is None else rotary_dim
-        _check_widths(head_dim, width, axes, heads, prefix_tokens)
+        check_widths(head_dim, width, axes, heads, prefix_tokens)
         self.head_dim, self.axes, self.heads, self.pairs = head_dim, axes, heads, width // 2
         self.layout: Layout = choose("layout", layout, get_args(Layout))  # type: ignore[assignment]
         self.scaling, self.temperature = scaling, temperature
@@ -86,7 +85,7 @@ class RoPE(nn.Module):
         self.strength = per_axis("strength", strength, axes)
         self._rule = build(scaling, axes)
         check_temperature(temperature)
-        self._initial = _table(freqs, self.pairs, axes, theta=theta, heads=heads, seed=seed, **options)
+        self._initial = vectors(freqs, self.pairs, axes, theta=theta, heads=heads, seed=seed, **options)
         if keep != 1:
             self._initial = fastest(self._initial, keep)
         self.learned = freqs == "mixed" if learned is None and isinstance(freqs, str) else bool(learned)
@@ -246,48 +245,3 @@ class RoPE(nn.Module):
             device = fn(torch.empty(0, device=fixed.device)).device
             self._buffers["freqs"] = self._initial.to(device, wide(device))
         return self
-
-
-def _check_widths(head_dim: int, rotary_dim: int, axes: int, heads: int | None, prefix_tokens: int) -> None:
-    counts = (("head_dim", head_dim, 2), ("axes", axes, 1), ("heads", heads or 1, 1), ("prefix_tokens", prefix_tokens, 0))
-    for name, value, least in counts:
-        if isinstance(value, bool) or not isinstance(value, int) or value < least:
-            raise ValueError(f"{name}={value!r}: give a whole number of at least {least}")
-    if head_dim % 2 or rotary_dim % 2 or not 2 <= rotary_dim <= head_dim:
-        raise ValueError(
-            f"head_dim={head_dim}, rotary_dim={rotary_dim}: channels are turned in pairs, so rotary_dim must be even, from 2 to "
-            f"head_dim; the nearest that works is {max(2, min(rotary_dim, head_dim) // 2 * 2)}"
-        )
-
-
-def check_trained(extent: tuple[int, ...] | None, axes: int) -> tuple[int, ...] | None:
-    """A trained extent: one token count an axis, or None."""
-    if extent is None:
-        return None
-    if not isinstance(extent, (tuple, list)):
-        raise ValueError(f"trained_extent={extent!r}: give the token count of each axis, for example {(14,) * axes}")
-    trained = check_extent(tuple(extent), "trained_extent")
-    if len(trained) != axes:
-        raise ValueError(f"trained_extent={trained!r} has {len(trained)} entries for axes={axes}")
-    return trained
-
-
-def _table(freqs: str | Tensor, pairs: int, axes: int, *, theta: object, heads: int | None, seed: int, **options: object) -> Tensor:
-    """The initial wave vectors `[H|1, P, A]`, float64, on the CPU."""
-    if isinstance(freqs, Tensor):
-        given = freqs.detach().to("cpu", torch.float64)
-        rows = given[None] if given.ndim == 2 else given
-        if rows.ndim != 3 or rows.shape[1:] != (pairs, axes) or rows.shape[0] not in (1, heads or rows.shape[0]):
-            raise ValueError(
-                f"freqs of shape {list(freqs.shape)}: expected [{heads or 'H'} or 1, {pairs}, {axes}] (head, pair, axis)"
-            )
-        if theta is not None or options:
-            raise ValueError(f"freqs are given as a tensor: theta={theta!r} and {sorted(options)} have no meaning beside it")
-        if not bool(torch.isfinite(rows).all()):
-            raise ValueError("freqs hold NaN or infinity: give finite wave vectors")
-        return rows
-    family = FAMILIES[choose("freqs", freqs, FAMILIES)]
-    takes = inspect.signature(family).parameters
-    check_options(f"freqs {freqs!r}", options, family, magnitudes)
-    extra = {"theta": theta, "heads": heads, "seed": seed if "seed" in takes else None}
-    return family(pairs, axes, **options, **{n: v for n, v in extra.items() if v is not None and (n != "heads" or n in takes)})

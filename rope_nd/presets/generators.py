@@ -21,7 +21,8 @@ def shares(head_dim: int, widths: Sequence[int]) -> tuple[int, ...]:
     return tuple(width * pairs // total for width in widths)
 
 
-def _by_widths(head_dim: int, widths: Sequence[int], theta: float, options: dict[str, Any]) -> RoPE:
+def by_widths(head_dim: int, widths: Sequence[int], theta: float, options: dict[str, Any]) -> RoPE:
+    """Axial, the axes' shares of the head as `widths`, unless `options` have a `split`."""
     split = options.pop("split", None) or shares(head_dim, widths)
     return RoPE(head_dim, len(widths), theta=theta, split=split, **options)
 
@@ -32,7 +33,7 @@ def flux(head_dim: int, *, theta: float = 10000.0, **options: Any) -> RoPE:
 
     Tokens of the image have (0, h, w): `rope.at(1, h, w)`; a further image counts up the first axis; text tokens are at the origin.
     """
-    return _by_widths(head_dim, (16, 56, 56), theta, options)
+    return by_widths(head_dim, (16, 56, 56), theta, options)
 
 
 @preset(axes=4, paper="FLUX.2 (Black Forest Labs 2025)", used_by="FLUX.2; FLUX.3 with theta=10000")
@@ -41,7 +42,7 @@ def flux2(head_dim: int, *, theta: float = 2000.0, **options: Any) -> RoPE:
 
     Tokens of the image have (0, h, w, 0): `rope.at(1, h, w, 1)`; reference images differ in t.
     """
-    return _by_widths(head_dim, (32, 32, 32, 32), theta, options)
+    return by_widths(head_dim, (32, 32, 32, 32), theta, options)
 
 
 @preset(axes=3, paper="Z-Image (Z-Image Team 2025)", used_by="Z-Image; Krea 2 with theta=1000")
@@ -50,7 +51,7 @@ def z_image(head_dim: int, *, theta: float = 256.0, caption: float = 0, **option
 
     Text is at (l, 0, 0), l = 1, 2, ..; the image at (`caption` + 1, h, w), with the padded length of the text in tokens.
     """
-    return _by_widths(head_dim, (32, 48, 48), theta, {"coordinates": {"offset": (caption + 1, 0, 0)}, **options})
+    return by_widths(head_dim, (32, 48, 48), theta, {"coordinates": {"offset": (caption + 1, 0, 0)}, **options})
 
 
 @preset(axes=2, paper="HunyuanImage 2.1 (Tencent 2025)", used_by="HunyuanImage 2.1")

@@ -13,7 +13,7 @@ from ..freqs import magnitudes
 from ..positions import Mode, grid
 from ..rope import RoPE
 from ._preset import preset
-from .generators import shares
+from .generators import by_widths
 
 Part = int | Sequence[int]  # so many text tokens, or a vision grid (t, h, w)
 
@@ -74,15 +74,13 @@ def qwen_image(head_dim: int, *, theta: float = 10000.0, **options: Any) -> RoPE
     x = i - ceil(N / 2) for h and w, the frame's index for t. Text: see `qwen_image_positions`.
     """
     coordinates = {"normalize": ("index", "signed", "signed")}
-    split = options.pop("split", None) or shares(head_dim, (16, 56, 56))
-    return RoPE(head_dim, 3, theta=theta, split=split, **{"coordinates": coordinates, **options})
+    return by_widths(head_dim, (16, 56, 56), theta, {"coordinates": coordinates, **options})
 
 
 @preset(axes=3, paper="Lumina-Image 2.0 (Qin 2025)", used_by="Lumina-Image 2.0")
 def lumina2(head_dim: int, *, theta: float = 10000.0, **options: Any) -> RoPE:
     """Axial in thirds, pairs (2i, 2i + 1); the first axis counts the caption's words: `lumina2_positions`."""
-    split = options.pop("split", None) or shares(head_dim, (32, 32, 32))
-    return RoPE(head_dim, 3, theta=theta, split=split, **options)
+    return by_widths(head_dim, (32, 32, 32), theta, options)
 
 
 def mrope_positions(parts: Sequence[Part], *, interval: float = 1.0) -> Tensor:

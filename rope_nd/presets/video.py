@@ -15,7 +15,7 @@ from ..rotation import Rotation
 from ..scaling import ntk
 from ..variants import fitted
 from ._preset import preset
-from .generators import shares
+from .generators import by_widths
 
 
 @preset(axes=3, paper="V-JEPA 2 (Assran 2025), its pairs put right", used_by="new models")
@@ -36,8 +36,7 @@ def cogvideox(head_dim: int, *, theta: float = 10000.0, **options: Any) -> RoPE:
 
     Token indices (CogVideoX 1.5, and 1.0 at the size of its base grid); other sizes of 1.0: `coordinates=laid_over(h, w)`.
     """
-    split = options.pop("split", None) or shares(head_dim, (16, 24, 24))
-    return RoPE(head_dim, 3, theta=theta, split=split, **options)
+    return by_widths(head_dim, (16, 24, 24), theta, options)
 
 
 def laid_over(height: int, width: int, *, base: tuple[int, int] = (30, 45)) -> dict[str, tuple[float, float, float]]:
@@ -55,8 +54,7 @@ def laid_over(height: int, width: int, *, base: tuple[int, int] = (30, 45)) -> d
 @preset(axes=3, paper="HunyuanVideo (Kong 2024)", used_by="HunyuanVideo, FramePack")
 def hunyuan_video(head_dim: int, *, theta: float = 256.0, **options: Any) -> RoPE:
     """Axial, theta 256: 16, 56 and 56 of 128 channels for t, h and w, pairs (2i, 2i + 1), token indices."""
-    split = options.pop("split", None) or shares(head_dim, (16, 56, 56))
-    return RoPE(head_dim, 3, theta=theta, split=split, **options)
+    return by_widths(head_dim, (16, 56, 56), theta, options)
 
 
 @preset(axes=3, paper="Wan (Wan 2025)", used_by="Wan 2.1 and 2.2, SkyReels-V2")

@@ -12,12 +12,12 @@ from typing import Any
 
 from torch import nn
 
-from .._check import check_options, choose
+from .._check import check_options, check_trained, choose
 from ..absolute import Absolute
 from ..bias import Bias
 from ..presets import PRESETS
 from ..registry import ROTARY, Host, list_encodings, make
-from ..rope import RoPE, check_trained
+from ..rope import RoPE
 from ..scaling import Scaling, Temperature, check_temperature
 from .families import CLASSIFIERS, OURS, attentions, head_width, held, swaps, trunk, wrapped_trunk
 from .model import KINDS, Settings, Wrapped, lead
