@@ -160,7 +160,7 @@ class RoPE(nn.Module):
         cos, sin = axial_tables(self._columns(extent), freqs)
         if len(cos) == 1:
             cos, sin = cos[0], sin[0]
-        return Rotation(cos, sin, self.layout, self.prefix_tokens, factor, self.rotate_dtype)
+        return Rotation(cos, sin, self.layout, self.prefix_tokens, factor, self.rotate_dtype, circle=True)
 
     def positions(self, *extent: int) -> Tensor:
         """The coordinates `[N, A]` that `at` uses, on the scale of the trained extent, so that all stretching is left to the rule.

@@ -13,9 +13,8 @@ import torch
 from torch import Tensor
 
 from ._check import choose
-from .kernels import complex as complex_kernel
-from .kernels import eager
 from .positions import wide
+from .turning import turn, turn_packed_
 
 Layout = Literal["interleaved", "half"]
 
@@ -43,14 +42,15 @@ def rotate(
 
     `dtype` is the least precision in which the turning happens: float32 by default, None for the input's own.
     """
-    pairs = cos.shape[-1]
+    check_width(x, cos.shape[-1])
+    choose("layout", layout, get_args(Layout))
+    return turn(x, cos, sin, layout, dtype=dtype)
+
+
+def check_width(x: Tensor, pairs: int) -> None:
+    """A head has the channels that `pairs` pairs need."""
     if x.shape[-1] < 2 * pairs:
         raise ValueError(f"x has {x.shape[-1]} channels a head, the tables turn {2 * pairs}: head_dim must be at least {2 * pairs}")
-    choose("layout", layout, get_args(Layout))
-    work = x.dtype if dtype is None else torch.promote_types(x.dtype, dtype)
-    y, c, s = x.to(work), cos.to(work), sin.to(work)
-    kernel = complex_kernel if complex_kernel.supports(y, pairs, layout) else eager
-    return kernel.rotate(y, c, s, layout).to(x.dtype)
 
 
 def convert_layout(weight: Tensor, head_dim: int, source: Layout, target: Layout, *, rotary_dim: int | None = None) -> Tensor:
@@ -83,7 +83,8 @@ class Rotation:
     `cos`, `sin`: `[N, P]`, per head `[H, N, P]`, per sample `[B, 1, N, P]`, or both `[B, H, N, P]`; float32.
     `prefix_tokens`: class and register tokens that stand before the N tokens and are not turned.
     `temperature`: factor on all attention scores (None for 1); `qk` puts it on the queries, so that unrotated pairs and
-    prefix tokens are not left out. `dtype`: the least precision of the turning, see `rotate`.
+    prefix tokens are not left out. `dtype`: the least precision of the turning, see `rotate`. `circle`: cos and sin are those of
+    angles (cos² + sin² = 1), so that their gradients can be had from the turned tensor; other tables keep the unturned one.
     """
 
     cos: Tensor
@@ -92,6 +93,7 @@ class Rotation:
     prefix_tokens: int = 0
     temperature: Tensor | None = None
     dtype: torch.dtype | None = torch.float32
+    circle: bool = False
 
     @classmethod
     def from_angles(
@@ -109,7 +111,7 @@ class Rotation:
         phase = (angles - 2 * math.pi * torch.round(angles / (2 * math.pi))).to(table_dtype)
         if phase.ndim == 3 and phase.shape[0] == 1:
             phase = phase[0]  # [N, P], which fits x of any rank
-        return cls(phase.cos(), phase.sin(), layout, prefix_tokens, temperature, dtype)
+        return cls(phase.cos(), phase.sin(), layout, prefix_tokens, temperature, dtype, circle=True)
 
     @property
     def tokens(self) -> int:
@@ -118,21 +120,39 @@ class Rotation:
 
     def __call__(self, x: Tensor) -> Tensor:
         """Turn `x` `[B, H, N, D]` (`[..., N, D]` with tables `[N, P]`), N counting the prefix tokens; same shape, same dtype."""
-        if x.shape[-2] != self.tokens:
-            raise ValueError(
-                f"x of shape {list(x.shape)} has {x.shape[-2]} tokens, the rotation is for {self.cos.shape[-2]} and "
-                f"{self.prefix_tokens} prefix tokens: check the extent, or give prefix_tokens (class and register tokens)"
-            )
+        self._check(x)
         cos, sin = self._tables(x)
-        if not self.prefix_tokens:
-            return rotate(x, cos, sin, self.layout, dtype=self.dtype)
-        prefix, rest = x[..., : self.prefix_tokens, :], x[..., self.prefix_tokens :, :]
-        return torch.cat((prefix, rotate(rest, cos, sin, self.layout, dtype=self.dtype)), dim=-2)
+        return turn(x, cos, sin, self.layout, prefix=self.prefix_tokens, circle=self.circle, dtype=self.dtype)
 
     def qk(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
         """Turned queries and keys, the temperature put on all queries."""
         turned = self(q)
         return (turned if self.temperature is None else (turned * self.temperature).to(q.dtype)), self(k)
+
+    def packed_(self, qkv: Tensor) -> Tensor:
+        """Turn q and k of one projection `[B, N, 3, H, D]` where they lie, the temperature put on q; returns `qkv`.
+
+        The same numbers as `qk`, without a copy of q and k. The gradient that arrives is left as it is.
+        """
+        if qkv.ndim != 5 or qkv.shape[2] != 3:
+            raise ValueError(f"qkv of shape {list(qkv.shape)}: give [B, N, 3, H, D], the projection of queries, keys and values")
+        q = qkv.select(2, 0).transpose(1, 2)  # [B, H, N, D]
+        if type(self) is Rotation:
+            self._check(q)
+            cos, sin = self._tables(q)
+            how = {"prefix": self.prefix_tokens, "circle": self.circle, "dtype": self.dtype, "factor": self.temperature}
+            turned = turn_packed_(qkv, cos, sin, self.layout, **how)  # type: ignore[arg-type]
+            if turned is not None:
+                return turned
+        return self._copied(qkv)
+
+    def _copied(self, qkv: Tensor) -> Tensor:
+        """`packed_` by way of `qk`: what backward needs is kept out of the memory that changes."""
+        q, k, v = (qkv.clone() if torch.is_grad_enabled() else qkv).unbind(2)  # [B, N, H, D] each
+        q, k = (x.transpose(1, 2) for x in self.qk(q.transpose(1, 2), k.transpose(1, 2)))
+        if q.shape != v.shape:
+            raise ValueError(f"queries of {v.shape[-1]} channels become {q.shape[-1]}: they do not fit their old place, call qk")
+        return qkv.copy_(torch.stack((q, k, v), dim=2))
 
     def keep(self, indices: Tensor) -> Rotation:
         """The rotation of a kept subset of tokens, `indices` `[K]` or per sample `[B, K]`, counted without prefix tokens."""
@@ -145,6 +165,15 @@ class Rotation:
             return full.gather(2, at.expand(-1, full.shape[1], -1, full.shape[-1]))  # [B, H|1, K, P]
 
         return replace(self, cos=pick(self.cos), sin=pick(self.sin))
+
+    def _check(self, x: Tensor) -> None:
+        """Tokens and channels are those that the tables are for."""
+        if x.shape[-2] != self.tokens:
+            raise ValueError(
+                f"x of shape {list(x.shape)} has {x.shape[-2]} tokens, the rotation is for {self.cos.shape[-2]} and "
+                f"{self.prefix_tokens} prefix tokens: check the extent, or give prefix_tokens (class and register tokens)"
+            )
+        check_width(x, self.cos.shape[-1])
 
     def _tables(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """The tables as they broadcast against `x`: key heads repeated for grouped queries; ranks and counts checked."""

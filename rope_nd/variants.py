@@ -195,7 +195,7 @@ class FoPE(Equipped):
 
     def forward(self, positions: Tensor, extent: Extent | None = None) -> Rotation:
         waves = super().forward(positions, extent)
-        return replace(waves, cos=mix(waves.cos, self.mixture), sin=mix(waves.sin, self.mixture))
+        return replace(waves, cos=mix(waves.cos, self.mixture), sin=mix(waves.sin, self.mixture), circle=False)
 
 
 def mix(table: Tensor, weights: Tensor) -> Tensor:

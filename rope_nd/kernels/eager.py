@@ -1,17 +1,18 @@
-"""Real arithmetic: both layouts, every dtype and device, compiled and exported graphs."""
+"""The plain formula: differentiable, both layouts, every dtype and device, compiled and exported graphs."""
 
 import torch
 from torch import Tensor
 
+from .real import halves
+
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor, layout: str) -> Tensor:
-    """x' = x cos - y sin, y' = x sin + y cos for each pair (x, y)."""
+    """a' = a cos - b sin, b' = a sin + b cos for each pair (a, b) of the first 2P channels of `x` `[.., N, D]`."""
     pairs = cos.shape[-1]
-    turned, rest = x[..., : 2 * pairs], x[..., 2 * pairs :]
+    a, b = halves(x, pairs, layout)  # [.., N, P]
+    first, second, rest = a * cos - b * sin, a * sin + b * cos, x[..., 2 * pairs :]
     if layout == "interleaved":
-        a, b = turned.unflatten(-1, (pairs, 2)).unbind(-1)  # [..., N, P] each
-        out = torch.stack((a * cos - b * sin, a * sin + b * cos), dim=-1).flatten(-2)
+        out = torch.stack((first, second), dim=-1).reshape(*first.shape[:-1], 2 * pairs)
     else:
-        a, b = turned[..., :pairs], turned[..., pairs:]
-        out = torch.cat((a * cos - b * sin, a * sin + b * cos), dim=-1)
-    return torch.cat((out, rest), dim=-1) if rest.shape[-1] else out
+        out = torch.cat((first, second), dim=-1)
+    return torch.cat((out, rest.expand(*out.shape[:-1], -1)), dim=-1) if rest.shape[-1] else out

@@ -20,11 +20,25 @@ from .where import Where, attend, merge, split
 Three = tuple[Tensor, Tensor, Tensor]
 
 
+def packed_qkv(attn: Any, x: Tensor) -> Tensor:
+    """q, k, v `[B, N, 3, H, D]` of one projection, with the separate biases of BEiT and EVA where there are some."""
+    if getattr(attn, "q_bias", None) is None:
+        y = attn.qkv(x)
+    else:
+        y = nn.functional.linear(x, attn.qkv.weight, torch.cat((attn.q_bias, attn.k_bias, attn.v_bias)))
+    return y.unflatten(-1, (3, attn.num_heads, -1))
+
+
 def fused_qkv(attn: Any, x: Tensor) -> Three:
-    """q, k, v `[B, H, N, D]` of one projection, with the separate biases of BEiT and EVA where there are some."""
-    bias = attn.qkv.bias if getattr(attn, "q_bias", None) is None else torch.cat((attn.q_bias, attn.k_bias, attn.v_bias))
-    y = nn.functional.linear(x, attn.qkv.weight, bias)
-    return y.unflatten(-1, (3, attn.num_heads, -1)).permute(2, 0, 3, 1, 4).unbind(0)
+    """q, k, v `[B, H, N, D]` of one projection."""
+    q, k, v = packed_qkv(attn, x).permute(2, 0, 3, 1, 4).unbind(0)
+    return q, k, v
+
+
+def bare(attn: Any) -> bool:
+    """Whether nothing stands between the projection and the turning, and no hook has seen what will be turned in place."""
+    norms = (getattr(attn, name, None) for name in ("q_norm", "k_norm"))
+    return all(norm is None or type(norm) is nn.Identity for norm in norms) and not attn.qkv._forward_hooks
 
 
 def separate_qkv(attn: Any, x: Tensor) -> Three:
@@ -44,6 +58,8 @@ def out(attn: Any, x: Tensor, y: Tensor) -> Tensor:
 def self_attention(attn: Any, x: Tensor, where: Where | None, own: Tensor | None = None) -> Tensor:
     """A whole layer: projections, norms of queries and keys where it has them, turning, attention, the end. `own`: its bias."""
     where = where or Where()
+    if attn.qkv is not None and bare(attn) and where.turns_in_place(attn.layer):
+        return out(attn, x, attend(attn, *where.turn_packed(packed_qkv(attn, x), attn.layer), where, own=own))
     q, k, v = (separate_qkv if attn.qkv is None else fused_qkv)(attn, x)
     if hasattr(attn, "q_norm"):
         q, k = attn.q_norm(q), attn.k_norm(k)

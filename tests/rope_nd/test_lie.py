@@ -513,6 +513,7 @@ def has_complex(graph: torch.fx.Graph) -> bool:
     return any(isinstance(v, torch.Tensor) and v.is_complex() for v in values)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_compiles_in_one_frame_whatever_the_extent_with_the_same_gradients(name):
     torch._dynamo.reset()
@@ -529,6 +530,7 @@ def test_compiles_in_one_frame_whatever_the_extent_with_the_same_gradients(name)
         close(a.grad, b.grad, 2e-3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("autocast", [False, True])
 def test_exports_with_dynamic_extents_and_no_complex_number(autocast, name):

@@ -4,11 +4,14 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch._subclasses import FakeTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
 
 from rope_nd import RoPE, Rotation, angles, convert_layout, grid, rotate
 from rope_nd.freqs import FAMILIES
-from rope_nd.kernels import complex as complex_kernel
-from rope_nd.kernels import eager
+from rope_nd.lie import HARoPE, LieRE
+from rope_nd.polar import PoPE
+from rope_nd.variants import FoPE
 
 families = [*FAMILIES, "random learned"]
 widths = st.integers(8, 128).map(lambda pairs: 2 * pairs)
@@ -145,15 +148,6 @@ def test_one_token_with_an_offset_equals_its_place_in_the_grid():
     assert torch.allclose(RoPE(16, 2)(torch.tensor([[2.0, 3.0]]))(x[:, :, 11:]), whole[:, :, 11:], atol=1e-6)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_the_kernels_agree(dtype):
-    x, phase = torch.randn(2, 3, 5, 32, dtype=dtype), torch.randn(5, 16, dtype=dtype)
-    assert complex_kernel.supports(x, 16, "interleaved") and not complex_kernel.supports(x, 16, "half")
-    torch.testing.assert_close(
-        complex_kernel.rotate(x, phase.cos(), phase.sin(), "interleaved"), eager.rotate(x, phase.cos(), phase.sin(), "interleaved")
-    )
-
-
 def test_strided_views_of_a_packed_projection_turn_as_copies_do():
     packed = torch.randn(2, 6, 3, 4, 16)  # B, N, 3, H, D
     q = packed[:, :, 0].transpose(1, 2)
@@ -189,15 +183,6 @@ def test_gradients_are_right_in_float64_for_inputs_and_learned_frequencies(layou
     assert torch.autograd.gradgradcheck(turn, (q, freqs))
 
 
-def test_the_eager_kernel_has_the_same_gradients_as_the_complex_one():
-    x, phase = torch.randn(2, 2, 3, 8).double().requires_grad_(), torch.randn(3, 4).double().requires_grad_()
-    grads = [
-        torch.autograd.grad(kernel.rotate(x, phase.cos(), phase.sin(), "interleaved").square().cumsum(-1).sum(), (x, phase))
-        for kernel in (eager, complex_kernel)
-    ]
-    torch.testing.assert_close(*grads)
-
-
 def test_vmap_over_positions_equals_the_batch():
     rope, points, x = RoPE(16, 2), torch.randn(3, 5, 2), torch.randn(3, 4, 5, 16)
     batched = rope(points)(x)
@@ -216,6 +201,9 @@ def test_vmap_over_positions_equals_the_batch():
         (lambda: RoPE(32, 2)(torch.zeros(3, 6, 2))(torch.zeros(6, 32)), "give [B, H, N, D]"),
         (lambda: rotate(torch.zeros(3, 8), torch.zeros(3, 4), torch.zeros(3, 4), "halves"), "did you mean 'half'"),
         (lambda: Rotation.from_angles(torch.zeros(1, 2, 3), "halve"), "did you mean 'half'"),
+        (lambda: RoPE(32, 2).at(2, 3).packed_(torch.zeros(1, 6, 3 * 32)), "give [B, N, 3, H, D]"),
+        (lambda: RoPE(32, 2).at(2, 3).packed_(torch.zeros(1, 7, 3, 1, 32)), "7 tokens, the rotation is for 6"),
+        (lambda: RoPE(32, 2).at(2, 3).packed_(torch.zeros(1, 6, 3, 1, 16)), "head_dim must be at least 32"),
         (lambda: convert_layout(torch.zeros(30, 2), 16, "half", "interleaved"), "multiple of head_dim"),
         (lambda: convert_layout(torch.zeros(32), 16, "half", "interleaved", rotary_dim=7), "even"),
     ],
@@ -224,3 +212,148 @@ def test_bad_input_is_named_with_its_mend(call, says):
     with pytest.raises(ValueError) as caught:
         call()
     assert says in str(caught.value)
+
+
+def packed(rotation: Rotation, qkv: torch.Tensor) -> torch.Tensor:
+    """What packed_ should give, by way of qk."""
+    q, k, v = qkv.permute(2, 0, 3, 1, 4)
+    return torch.stack([x.transpose(1, 2) for x in (*rotation.qk(q, k), v)], dim=2)
+
+
+turns = {
+    "shared": {},
+    "half, prefix, part of the width": {"layout": "half", "prefix_tokens": 2, "rotary_dim": 8},
+    "per head": {"freqs": "mixed", "heads": 4, "prefix_tokens": 1},
+    "per key head": {"freqs": "mixed", "heads": 2, "learned": False},
+    "log temperature": {"temperature": "log", "trained_extent": (2, 2), "prefix_tokens": 1},
+    "low precision": {"rotate_dtype": None},
+}
+
+
+@pytest.mark.parametrize("name", turns)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float64])
+def test_a_packed_projection_turned_in_place_equals_qk_bit_by_bit(name, dtype):
+    rope = RoPE(16, 2, **turns[name])
+    for rotation in (rope.at(3, 4), rope(grid(3, 4).expand(2, -1, -1) + torch.randn(2, 1, 2), (3, 4))):
+        qkv = torch.randn(2, rotation.tokens, 3, 4, 16).to(dtype)
+        for x in (qkv, qkv[:1].expand(2, -1, -1, -1, -1).clone(), qkv.transpose(0, 1).contiguous().transpose(0, 1)):
+            with torch.no_grad():
+                expected, before = packed(rotation, x), x.clone()
+                assert rotation.packed_(x) is x
+            assert torch.equal(x, expected) and torch.equal(x[:, :, 2], before[:, :, 2])
+
+
+@pytest.mark.parametrize("name", ["shared", "per head", "half, prefix, part of the width", "log temperature"])
+def test_gradients_of_a_packed_projection_are_those_of_qk_twice_over(name):
+    rope = RoPE(16, 2, **turns[name]).double()
+    qkv = torch.randn(1, rope.at(2, 2).tokens, 3, 4, 16, dtype=torch.float64, requires_grad=True)
+    freqs = rope.freqs.detach().clone().requires_grad_(rope.learned)
+
+    def turn(x, freqs, in_place=True):
+        rotation = torch.func.functional_call(rope, {"freqs": freqs}, (grid(2, 2, dtype=torch.float64), (2, 2)))
+        return rotation.packed_(x.clone()) if in_place else packed(rotation, x)
+
+    inputs, weight = [qkv, freqs][: 1 + rope.learned], torch.randn_like(qkv)
+    grads = []
+    for in_place in (True, False):
+        first = torch.autograd.grad((turn(qkv, freqs, in_place).sin() * weight).sum(), inputs, create_graph=True)
+        grads.append((*first, *torch.autograd.grad(sum(g.square().sum() for g in first), inputs)))
+    for one, other in zip(*grads):
+        torch.testing.assert_close(one, other)
+
+
+def test_the_gradient_that_arrives_is_not_written_into():
+    rotation, qkv = RoPE(16, 2).at(2, 2), torch.randn(1, 4, 3, 2, 16, requires_grad=True)
+    g = torch.randn(1, 4, 3, 2, 16)
+    before = g.clone()
+    rotation.packed_(qkv * 1).backward(g)
+    assert torch.equal(g, before) and not torch.equal(qkv.grad, g)
+    x = torch.randn(1, 2, 4, 16, requires_grad=True)
+    g = torch.randn(1, 2, 4, 16)
+    before = g.clone()
+    rotation(x).backward(g)
+    assert torch.equal(g, before)
+
+
+def test_a_turn_in_place_is_noticed_by_what_needed_the_old_values():
+    rotation, w = RoPE(16, 2).at(2, 2), torch.randn(1, 4, 3, 2, 16, requires_grad=True)
+    qkv = w.sigmoid()  # keeps its output
+    loss = rotation.packed_(qkv).sum()
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()
+
+
+def plain(rotation: Rotation, x: torch.Tensor) -> torch.Tensor:
+    """The turn by operations whose gradients PyTorch knows, float32 arithmetic, interleaved, no prefix."""
+    cos, sin = rotation._tables(x)
+    a, b = x.float().unflatten(-1, (-1, 2)).unbind(-1)
+    return torch.stack((a * cos - b * sin, a * sin + b * cos), -1).flatten(-2).to(x.dtype)
+
+
+@pytest.mark.parametrize("dtype, near", [(torch.float32, 1e-5), (torch.bfloat16, 2e-2)])
+@pytest.mark.parametrize("layout", ["interleaved", "half"])
+def test_gradients_equal_those_of_the_plain_formula(dtype, near, layout):
+    torch.manual_seed(0)
+    rope, x = RoPE(16, 2, "mixed", heads=3, layout=layout), torch.randn(4, 3, 30, 16).to(dtype).requires_grad_()
+    wanted = RoPE(16, 2, rope.freqs.detach(), heads=3, learned=True)
+    weight = torch.randn(4, 3, 30, 16).to(dtype)
+    order = torch.arange(16).view(2, 8).T.flatten() if layout == "half" else torch.arange(16)
+    (rope.at(5, 6)(x) * weight).sum().backward()
+    found, x.grad = x.grad, None
+    (plain(wanted.at(5, 6), x[..., order]) * weight[..., order]).sum().backward()
+    torch.testing.assert_close(found, x.grad, rtol=near, atol=near)
+    scale = wanted.freqs.grad.abs().max()
+    assert (rope.freqs.grad - wanted.freqs.grad).abs().max() < near * scale
+
+
+def test_gradients_of_strange_gradients_are_right():
+    rotation, x = RoPE(16, 2).at(3, 3), torch.randn(2, 2, 9, 16, requires_grad=True)
+    (expanded,) = torch.autograd.grad(rotation(x).sum(), x)  # a gradient without memory of its own
+    (whole,) = torch.autograd.grad(rotation(x), x, torch.ones(2, 2, 9, 16))
+    torch.testing.assert_close(expanded, whole)
+    many = torch.randn(3, 2, 2, 9, 16)
+    (batched,) = torch.autograd.grad(rotation(x), x, many, is_grads_batched=True)
+    torch.testing.assert_close(batched, torch.stack([torch.autograd.grad(rotation(x), x, g)[0] for g in many]))
+
+
+@pytest.mark.parametrize("freqs", ["axial", "mixed"])
+def test_transforms_of_functions_and_forward_mode_give_the_same_gradients(freqs):
+    rope, x, v = RoPE(16, 2, freqs, heads=2), torch.randn(2, 2, 9, 16), torch.randn(2, 2, 9, 16)
+    rotation = rope.at(3, 3)
+
+    def total(x):
+        return rotation(x).sin().sum()
+
+    by_tape = torch.autograd.grad(total(x.requires_grad_()), x)[0].detach()
+    x = x.detach()
+    torch.testing.assert_close(torch.func.grad(total)(x), by_tape)
+    torch.testing.assert_close(torch.func.vmap(torch.func.grad(total))(x[:, None])[:, 0], by_tape)
+    torch.testing.assert_close(torch.func.jvp(total, (x,), (v,))[1], (by_tape * v).sum())
+    with torch.autograd.forward_ad.dual_level():
+        out = total(torch.autograd.forward_ad.make_dual(x, v))
+        torch.testing.assert_close(torch.autograd.forward_ad.unpack_dual(out).tangent, (by_tape * v).sum())
+
+
+def test_tracing_fake_meta_and_negated_tensors_are_turned_by_the_formula():
+    rotation, x = RoPE(16, 2).at(3, 3), torch.randn(1, 2, 9, 16)
+    on_meta = Rotation(rotation.cos.to("meta"), rotation.sin.to("meta"))
+    assert on_meta(x.to("meta")).shape == x.shape
+    traced = torch.jit.trace(lambda x: rotation(x), x)
+    graph = make_fx(lambda x: rotation(x))(x)
+    other = torch.randn(1, 2, 9, 16)
+    torch.testing.assert_close(traced(other), rotation(other))
+    torch.testing.assert_close(graph(other), rotation(other))
+    with FakeTensorMode(allow_non_fake_inputs=True) as fake:
+        assert rotation(fake.from_tensor(x)).shape == x.shape
+    negated = torch.view_as_complex(torch.randn(1, 2, 9, 16, 2)).conj().imag  # a view whose sign is not in memory
+    assert negated.is_neg()
+    torch.testing.assert_close(rotation(negated), rotation(negated.clone().resolve_neg()))
+
+
+def test_what_turns_otherwise_is_respected_by_the_packed_form():
+    for rope in (HARoPE(16, 2, heads=2), LieRE(16, 2, heads=2), FoPE(16, 2, trained_extent=(3, 3))):
+        qkv = torch.randn(1, 9, 3, 2, 16)
+        expected = packed(rope.at(3, 3), qkv)
+        torch.testing.assert_close(rope.at(3, 3).packed_(qkv), expected)
+    with pytest.raises(ValueError, match="call qk"):
+        PoPE(16, 2, heads=2).at(3, 3).packed_(torch.randn(1, 9, 3, 2, 16))
