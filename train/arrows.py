@@ -1,6 +1,6 @@
 """Arrows: follow the green arrow to the first arrow in its direction, and say where that one points.
 
-The synthetic task of the LieRE paper (Ostmeier 2024), rebuilt from its description, for its code is not public here: a picture of
+The synthetic task of the LieRE paper (Ostmeier 2025), rebuilt from its description, for its code is not public here: a picture of
 cells of 12 x 12 pixels holds eight arrows, one of them green; 108 pixels are 9 x 9 cells, 168 are 14 x 14, 276 are 23 x 23. What
 an arrow looks like is the same everywhere, so a larger picture is a larger field, and rays are longer. Nothing but the places of
 two cells relative to each other tells the answer; chance is one in four.

@@ -118,7 +118,7 @@ def _model(folder: Path, facts: dict[str, str], tell: Callable[[Event], None], s
     rows, rules = [], usable(config.encoding, study.rules)
     for row in measure(folder, config.measured_tests, study.sizes, rules, facts):
         rows.append(row)
-        tell({"event": "row", "note": f"{row.test} ×{row.ratio:g} {row.scaling}: {100 * row.accuracy:.1f} %"})
+        tell({"event": "row", "note": f"{row.test} ×{row.ratio:.3g} {row.scaling}: {100 * row.accuracy:.1f} %"})
     return rows
 
 

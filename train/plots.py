@@ -48,7 +48,7 @@ class Size(NamedTuple):
         if test == "sequence":
             return f"{self.width} tokens"
         shape = f"{self.height}" if self.height == self.width else f"{self.height}×{self.width}"
-        return f"{shape} px ×{self.ratio:g}"
+        return f"{shape} px ×{self.ratio:.3g}"
 
 
 @dataclass(frozen=True)
@@ -169,7 +169,7 @@ def draw_encoding(axes: Axes, lines: Sequence[Curve], encoding: str, look: dict[
     if chosen is None:
         return tuple(handles), encoding
     draw_curve(axes, chosen[0], at, dashed)
-    return (*handles, Line2D([], [], **dashed)), f"{encoding}; dashed: {chosen[0].how} (best at ×{chosen[1].ratio:g})"
+    return (*handles, Line2D([], [], **dashed)), f"{encoding}; dashed: {chosen[0].how} (best at ×{chosen[1].ratio:.3g})"
 
 
 def draw_references(axes: Axes, bound: dict[Size, float], chance: float | None) -> list[tuple[tuple[Line2D, ...], str]]:
@@ -197,7 +197,7 @@ def draw_panel(axes: Axes, test: str, rows: Sequence[Row], encodings: Sequence[s
     draw_legend(axes, entries + draw_references(axes, bound, chance))
     axes.set_title({"zoom": "zoom: same content, more pixels", "canvas": "canvas: same scale, a larger field"}[test])
     axes.set_xscale("log", base=2)
-    axes.set_xticks([size.ratio for size in at], [f"×{size.ratio:g}\n{size.height}" for size in at])
+    axes.set_xticks([size.ratio for size in at], [f"×{size.ratio:.3g}\n{size.height}" for size in at])
     axes.set_xticks([], minor=True)
     axes.set_xlabel("size over training size; height in pixels")
     axes.set_ylim(0, 101)

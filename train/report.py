@@ -66,7 +66,7 @@ def tabulate(test: str, rows: Sequence[Row], chance: float | None, only_best: bo
     """All curves of a test, or per encoding the plain one and the best scaling; then the upper bound and chance."""
     every = plots.curves(rows)
     best = {encoding: plots.best_scaling(every, encoding) for encoding in dict.fromkeys(curve.encoding for curve in every)}
-    chosen = {id(found[0]): f"{found[0].scaling} (best at ×{found[1].ratio:g})" for found in best.values() if found}
+    chosen = {id(found[0]): f"{found[0].scaling} (best at ×{found[1].ratio:.3g})" for found in best.values() if found}
     shown = [curve for curve in every if not only_best or curve.plain or id(curve) in chosen]
     columns, seeds = plots.sizes(shown), max(point.seeds for curve in shown for point in curve.points.values())
     names = [[curve.encoding, chosen.get(id(curve), curve.scaling), curve.temperature] for curve in shown]

@@ -1,7 +1,8 @@
-"""The arrows task of the LieRE paper (Ostmeier 2024). Being measured; see results/arrows.md.
+"""The arrows task of the LieRE paper (Ostmeier 2025): absolute codes count (46 %), rotation follows the arrow (99.8 %).
 
 A ViT of 0.2 M parameters with one token a cell, trained at 108 px (9 x 9 cells) and tested there, at 168 and at 276 px, where rays
-are longer. Published for a ViT-B: absolute 45.1 / 41.0 / 40.1 %, mixed 100 / 98.6 / 88.6 %, LieRE 99.5 / 99.7 / 99.7 %.
+are longer: sinusoidal 46.4 / 43.5 / 41.5 %, axial 99.8 / 95.5 / 93.6 %, mixed 99.9 / 93.4 / 78.2 %, three seeds, 33 minutes on two
+shared cores of an AMD EPYC. Published for a ViT-B: absolute 45.1 / 41.0 / 40.1 %, mixed 100 / 98.6 / 88.6 %; results/arrows.md.
 
     python -m train.extrapolate --recipe arrows
 """
