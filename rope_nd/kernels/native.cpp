@@ -124,7 +124,9 @@ void turn_row(const T* x, T* y, const Table<T>* cos, const Table<T>* sin, int64_
             __m256 a, b;
             E::load(x, i, pairs, a, b);
             const __m256 c = E::order(_mm256_loadu_ps(cos + i)), s = _mm256_mul_ps(E::order(_mm256_loadu_ps(sin + i)), way);
-            E::store(y, i, pairs, _mm256_fmsub_ps(a, c, _mm256_mul_ps(b, s)), _mm256_fmadd_ps(a, s, _mm256_mul_ps(b, c)));
+            // no fused multiply and add: the bits of the formula in PyTorch
+            E::store(y, i, pairs, _mm256_sub_ps(_mm256_mul_ps(a, c), _mm256_mul_ps(b, s)),
+                     _mm256_add_ps(_mm256_mul_ps(a, s), _mm256_mul_ps(b, c)));
         }
     }
 #endif
@@ -151,7 +153,8 @@ void back_row(const T* g, const T* y, T* d, Table<T>* theta, const Table<T>* cos
             const __m256 c = E::order(_mm256_loadu_ps(cos + i)), s = _mm256_mul_ps(E::order(_mm256_loadu_ps(sin + i)), way);
             const __m256 slope = E::order(_mm256_fmsub_ps(b, u, _mm256_mul_ps(a, v)));
             _mm256_storeu_ps(theta + i, _mm256_fmadd_ps(slope, way, _mm256_loadu_ps(theta + i)));
-            E::store(d, i, pairs, _mm256_fmadd_ps(a, c, _mm256_mul_ps(b, s)), _mm256_fmsub_ps(b, c, _mm256_mul_ps(a, s)));
+            E::store(d, i, pairs, _mm256_add_ps(_mm256_mul_ps(a, c), _mm256_mul_ps(b, s)),
+                     _mm256_sub_ps(_mm256_mul_ps(b, c), _mm256_mul_ps(a, s)));
         }
     }
 #endif

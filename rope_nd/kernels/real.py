@@ -1,4 +1,4 @@
-"""Four operations on the two halves of all pairs: float32 and float64, both layouts, any strides."""
+"""A few operations on the two halves of all pairs: float32 and float64, both layouts, any strides; the bits of the formula."""
 
 import torch
 from torch import Tensor
@@ -15,12 +15,12 @@ def turn(x: Tensor, out: Tensor, cos: Tensor, sin: Tensor, layout: str, prefix: 
     a, b = halves(x[..., prefix:, :], pairs, layout)  # [.., N, P]
     if out is x:
         kept = a * sin
-        a.mul_(cos).addcmul_(b, sin, value=-sign)
+        a.mul_(cos).sub_(b * sin, alpha=sign)  # addcmul rounds once where the formula rounds twice
         b.mul_(cos).add_(kept, alpha=sign)
         return
     first, second = halves(out[..., prefix:, :], pairs, layout)
-    torch.mul(a, cos, out=first).addcmul_(b, sin, value=-sign)
-    torch.mul(b, cos, out=second).addcmul_(a, sin, value=sign)
+    torch.mul(a, cos, out=first).sub_(b * sin, alpha=sign)
+    torch.mul(b, cos, out=second).add_(a * sin, alpha=sign)
     out[..., :prefix, :] = x[..., :prefix, :]
     out[..., prefix:, 2 * pairs :] = x[..., prefix:, 2 * pairs :]
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from rope_nd import RoPE, kernels
-from rope_nd.kernels import complex, native, proof, real, staged
+from rope_nd.kernels import complex, eager, native, proof, real, staged
 
 dtypes = [torch.float32, torch.bfloat16, torch.float16, torch.float64]
 backends = {"native": native, "complex": complex, "real": real, "staged": staged}
@@ -58,6 +58,18 @@ def assert_right(backend, x, angle, layout, prefix, inverse, in_place):
         out.double(), exact, rtol=rounding[x.dtype], atol=float(3e-7 * before) if x.dtype != torch.float64 else 1e-14
     )
     return True
+
+
+@built
+@pytest.mark.parametrize("in_place", [False, True])
+@pytest.mark.parametrize("layout", ["interleaved", "half"])
+@pytest.mark.parametrize("name", ["native", "real"])
+def test_real_arithmetic_has_the_bits_of_the_formula(name, layout, in_place):
+    x, (cos, sin) = shaped("packed", 2, 3, 7, 44, torch.float32), tables(torch.rand(7, 22) * 9, torch.float32)
+    out, cos, sin = x if in_place else torch.empty_like(x), cos[None, None], sin[None, None]
+    formula = eager.rotate(x, cos, sin, layout)
+    backends[name].turn(x, out, cos, sin, layout, 0, False)
+    assert torch.equal(out, formula)
 
 
 @pytest.mark.parametrize("name", backends)
