@@ -254,7 +254,7 @@ def test_biases_of_layers_are_made_one_after_the_other_not_all_at_once():
 def test_vit_tiny_learns_with_every_encoding_in_ten_steps(name, size):
     torch.manual_seed(0)
     model = wrap(timm.create_model("vit_tiny_patch16_224", num_classes=3), name).train()
-    x, labels = images(2, 3, size, size), torch.arange(2)
+    x, labels = images(448 // size, 3, size, size), torch.arange(448 // size)
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4)
     losses = []
     for _ in range(10):
