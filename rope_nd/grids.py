@@ -40,21 +40,23 @@ class Shelf:
     """The last few rotations of a module, each found by all that it was made of. A copy of the module begins with none."""
 
     def __init__(self) -> None:
-        self.found: dict[Hashable, tuple[Tensor, int, Rotation]] = {}
+        self.found: dict[Hashable, tuple[Tensor, tuple[int, int], Rotation]] = {}
 
     def get(self, key: Hashable, freqs: Tensor, make: Callable[[], Rotation]) -> Rotation:
-        """The rotation of that key, made anew if `freqs` is another tensor than then, or was written to since.
+        """The rotation of that key, made anew if `freqs` is another tensor than then, was written to or has other memory since.
+
+        What is written through `freqs.data` is not seen: PyTorch counts no such change.
 
         Made outside inference mode: a table that is kept serves training too.
         """
-        kept = self.found.get(key)
-        if kept is not None and kept[0] is freqs and kept[1] == freqs._version:
+        kept, state = self.found.get(key), (freqs._version, freqs.data_ptr())
+        if kept is not None and kept[0] is freqs and kept[1] == state:
             return kept[2]
         with torch.inference_mode(False), torch.no_grad():
             made = make()
-        while len(self.found) >= KEPT:
-            self.found.pop(next(iter(self.found)), None)
-        self.found[key] = (freqs, freqs._version, made)
+        for old in list(self.found)[: 1 - KEPT or None]:  # a copy: other threads may put and take meanwhile
+            self.found.pop(old, None)
+        self.found[key] = (freqs, state, made)
         return made
 
     def __reduce__(self) -> tuple[type[Shelf], tuple[()]]:

@@ -14,7 +14,7 @@ from .freqs import fastest, vectors
 from .grids import Shelf, axial_tables, looks_along_axes
 from .positions import Extent, as_positions, axis_coordinates, modes, place, sizes, steps, wide
 from .rotation import Layout, Rotation, angles
-from .scaling import Scaling, Temperature, build, check_temperature, identity, needs
+from .scaling import Scaling, Temperature, build, check_temperature, identity, named, needs
 from .scaling import temperature as score_factor
 
 
@@ -140,11 +140,11 @@ class RoPE(nn.Module):
     def at(self, *extent: int) -> Rotation:
         """Tables for a token grid of `extent`, scaled for it as configured: `rope.at(28, 28)`.
 
-        Those of fixed frequencies are kept for the next call, until something changes.
+        Those of fixed frequencies and named rules are kept for the next call, until something changes.
         """
         kind = type(self)  # one that is made of more than its frequencies is made anew
         plain = kind.forward is RoPE.forward and kind.vectors is RoPE.vectors and kind.positions is RoPE.positions
-        if not plain or self.learned or not readable(self.freqs) or self.freqs.is_inference():
+        if not plain or self.learned or not named(self.scaling) or not readable(self.freqs) or self.freqs.is_inference():
             rotation: Rotation = self(self.positions(*extent), extent)
             return rotation
         how = (self.layout, self.prefix_tokens, self.rotate_dtype, self.temperature, self.strength, self.trained_extent)

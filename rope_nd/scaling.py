@@ -134,6 +134,13 @@ def needs(scaling: Scaling | None) -> tuple[bool, bool]:
     return any(e for e, _ in each), any(t for _, t in each)
 
 
+def named(scaling: Scaling | None) -> bool:
+    """Whether a scaling is made of names alone: a function may give other vectors at the next call, or learn."""
+    if scaling is None or isinstance(scaling, (str, Mapping)):
+        return True
+    return not callable(scaling) and all(named(rule) for rule in scaling)
+
+
 def interpolates(scaling: Scaling | None) -> bool:
     """Whether a scaling is position interpolation, on all axes or some, or a function (whose author knows)."""
     if scaling is None or isinstance(scaling, str):

@@ -2,6 +2,7 @@
 
 import copy
 import pickle
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -77,6 +78,33 @@ def test_nothing_that_changes_a_table_leaves_an_old_one(change):
     fresh = rope(rope.positions(3, 4), (3, 4))
     assert after is not before and alike(after, fresh)
     assert (after.layout, after.prefix_tokens, after.temperature) == (fresh.layout, fresh.prefix_tokens, fresh.temperature)
+
+
+def test_other_memory_under_the_same_frequencies_is_seen():
+    rope = RoPE(16, 2)
+    before = rope.at(3, 4)
+    rope.freqs.data = rope.freqs.data * 2
+    assert not torch.equal(rope.at(3, 4).cos, before.cos)
+
+
+@pytest.mark.parametrize("each", [lambda rule: rule, lambda rule: [rule, "pi"]])
+def test_a_rule_that_is_a_function_is_asked_every_time_and_may_learn(each):
+    factor = torch.ones(1, dtype=torch.float64, requires_grad=True)
+    rope = RoPE(16, 2, scaling=each(lambda freqs, scale, length: freqs * factor), trained_extent=(3, 4))
+    before = rope.at(3, 4)
+    before.cos.sum().backward()
+    assert factor.grad.abs() > 0
+    with torch.no_grad():
+        factor.mul_(2)
+    assert not torch.equal(rope.at(3, 4).cos, before.cos)
+
+
+def test_threads_that_share_an_encoding_find_their_tables():
+    rope = RoPE(16, 2)
+    extents = [(n, m) for n in range(1, 7) for m in range(1, 7)] * 20
+    with ThreadPoolExecutor(8) as pool:
+        found = list(pool.map(lambda extent: rope.at(*extent), extents))
+    assert all(alike(a, rope(rope.positions(*extent), extent)) for a, extent in zip(found, extents))
 
 
 def test_a_table_first_made_in_inference_mode_serves_training():
