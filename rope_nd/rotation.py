@@ -6,6 +6,7 @@ angles = positions · freqs'            positions [N, A]     freqs [H|1, P, A]  
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
@@ -14,7 +15,7 @@ from torch import Tensor
 
 from ._check import choose
 from .positions import wide
-from .turning import turn, turn_packed_
+from .turning import How, parts, turn, turn_packed_
 
 Layout = Literal["interleaved", "half"]
 
@@ -42,15 +43,15 @@ def rotate(
 
     `dtype` is the least precision in which the turning happens: float32 by default, None for the input's own.
     """
-    check_width(x, cos.shape[-1])
+    check_width(x.shape[-1], cos.shape[-1])
     choose("layout", layout, get_args(Layout))
-    return turn(x, cos, sin, layout, dtype=dtype)
+    return turn((x,), cos, sin, How(layout), dtype)[0]
 
 
-def check_width(x: Tensor, pairs: int) -> None:
+def check_width(channels: int, pairs: int) -> None:
     """A head has the channels that `pairs` pairs need."""
-    if x.shape[-1] < 2 * pairs:
-        raise ValueError(f"x has {x.shape[-1]} channels a head, the tables turn {2 * pairs}: head_dim must be at least {2 * pairs}")
+    if channels < 2 * pairs:
+        raise ValueError(f"x has {channels} channels a head, the tables turn {2 * pairs}: head_dim must be at least {2 * pairs}")
 
 
 def convert_layout(weight: Tensor, head_dim: int, source: Layout, target: Layout, *, rotary_dim: int | None = None) -> Tensor:
@@ -118,41 +119,41 @@ class Rotation:
         """How many tokens an input must have, prefix tokens included."""
         return self.cos.shape[-2] + self.prefix_tokens
 
+    @property
+    def _how(self) -> How:
+        return How(self.layout, self.prefix_tokens, False, self.circle)
+
     def __call__(self, x: Tensor) -> Tensor:
         """Turn `x` `[B, H, N, D]` (`[..., N, D]` with tables `[N, P]`), N counting the prefix tokens; same shape, same dtype."""
-        self._check(x)
-        cos, sin = self._tables(x)
-        return turn(x, cos, sin, self.layout, prefix=self.prefix_tokens, circle=self.circle, dtype=self.dtype)
+        self._check(x.shape)
+        return turn((x,), *self._tables(x.shape), self._how, self.dtype)[0]
 
     def qk(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
         """Turned queries and keys, the temperature put on all queries."""
-        turned = self(q)
-        return (turned if self.temperature is None else (turned * self.temperature).to(q.dtype)), self(k)
+        if type(self).__call__ is Rotation.__call__ and q.shape == k.shape and q.dtype == k.dtype:
+            self._check(q.shape)
+            q, k = turn((q, k), *self._tables(q.shape), self._how, self.dtype)  # the gradient of their tables is summed at once
+        else:
+            q, k = self(q), self(k)
+        return (q if self.temperature is None else (q * self.temperature).to(q.dtype)), k
 
-    def packed_(self, qkv: Tensor) -> Tensor:
-        """Turn q and k of one projection `[B, N, 3, H, D]` where they lie, the temperature put on q; returns `qkv`.
+    def packed_(self, qkv: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """q, k, v `[B, H, N, D]` of one projection `[B, N, 3, H, D]`, q and k turned as `qk` does, the temperature put on q.
 
-        The same numbers as `qk`, without a copy of q and k. The gradient that arrives is left as it is.
+        They are turned where they lie, if that can be: `qkv` is used up and is not to be looked at again. Backward writes one
+        gradient of the projection's shape and leaves those that arrive as they are.
         """
         if qkv.ndim != 5 or qkv.shape[2] != 3:
             raise ValueError(f"qkv of shape {list(qkv.shape)}: give [B, N, 3, H, D], the projection of queries, keys and values")
-        q = qkv.select(2, 0).transpose(1, 2)  # [B, H, N, D]
         if type(self) is Rotation:
-            self._check(q)
-            cos, sin = self._tables(q)
-            how = {"prefix": self.prefix_tokens, "circle": self.circle, "dtype": self.dtype, "factor": self.temperature}
-            turned = turn_packed_(qkv, cos, sin, self.layout, **how)  # type: ignore[arg-type]
+            batch, tokens, _, heads, channels = qkv.shape
+            shape = (batch, heads, tokens, channels)
+            self._check(shape)
+            turned = turn_packed_(qkv, *self._tables(shape), self._how, self.dtype, self.temperature)
             if turned is not None:
                 return turned
-        return self._copied(qkv)
-
-    def _copied(self, qkv: Tensor) -> Tensor:
-        """`packed_` by way of `qk`: what backward needs is kept out of the memory that changes."""
-        q, k, v = (qkv.clone() if torch.is_grad_enabled() else qkv).unbind(2)  # [B, N, H, D] each
-        q, k = (x.transpose(1, 2) for x in self.qk(q.transpose(1, 2), k.transpose(1, 2)))
-        if q.shape != v.shape:
-            raise ValueError(f"queries of {v.shape[-1]} channels become {q.shape[-1]}: they do not fit their old place, call qk")
-        return qkv.copy_(torch.stack((q, k, v), dim=2))
+        q, k, v = parts(qkv)
+        return *self.qk(q, k), v
 
     def keep(self, indices: Tensor) -> Rotation:
         """The rotation of a kept subset of tokens, `indices` `[K]` or per sample `[B, K]`, counted without prefix tokens."""
@@ -166,26 +167,26 @@ class Rotation:
 
         return replace(self, cos=pick(self.cos), sin=pick(self.sin))
 
-    def _check(self, x: Tensor) -> None:
+    def _check(self, shape: Sequence[int]) -> None:
         """Tokens and channels are those that the tables are for."""
-        if x.shape[-2] != self.tokens:
+        if shape[-2] != self.tokens:
             raise ValueError(
-                f"x of shape {list(x.shape)} has {x.shape[-2]} tokens, the rotation is for {self.cos.shape[-2]} and "
+                f"x of shape {list(shape)} has {shape[-2]} tokens, the rotation is for {self.cos.shape[-2]} and "
                 f"{self.prefix_tokens} prefix tokens: check the extent, or give prefix_tokens (class and register tokens)"
             )
-        check_width(x, self.cos.shape[-1])
+        check_width(shape[-1], self.cos.shape[-1])
 
-    def _tables(self, x: Tensor) -> tuple[Tensor, Tensor]:
+    def _tables(self, shape: Sequence[int]) -> tuple[Tensor, Tensor]:
         """The tables as they broadcast against `x`: key heads repeated for grouped queries; ranks and counts checked."""
         cos, sin = self.cos, self.sin
-        if cos.ndim > x.ndim:
-            raise ValueError(f"x of shape {list(x.shape)} has too few dimensions for tables {list(cos.shape)}: give [B, H, N, D]")
-        if cos.ndim == 4 and cos.shape[0] not in (1, x.shape[0]):
-            raise ValueError(f"x has a batch of {x.shape[0]}, the positions were given for {cos.shape[0]} samples")
+        if cos.ndim > len(shape):
+            raise ValueError(f"x of shape {list(shape)} has too few dimensions for tables {list(cos.shape)}: give [B, H, N, D]")
+        if cos.ndim == 4 and cos.shape[0] not in (1, shape[0]):
+            raise ValueError(f"x has a batch of {shape[0]}, the positions were given for {cos.shape[0]} samples")
         heads = cos.shape[-3] if cos.ndim > 2 else 1
-        if heads == 1 or heads == x.shape[-3]:
+        if heads == 1 or heads == shape[-3]:
             return cos, sin
-        if x.shape[-3] % heads:
-            raise ValueError(f"x has {x.shape[-3]} heads, the frequencies {heads}: the one must be a multiple of the other")
-        group = x.shape[-3] // heads
+        if shape[-3] % heads:
+            raise ValueError(f"x has {shape[-3]} heads, the frequencies {heads}: the one must be a multiple of the other")
+        group = shape[-3] // heads
         return cos.repeat_interleave(group, -3), sin.repeat_interleave(group, -3)

@@ -214,7 +214,7 @@ def fitted(rotation: Rotation, x: Tensor, width: int) -> tuple[Tensor, Tensor]:
             f"x of shape {list(x.shape)} has {x.shape[-2]} tokens of {x.shape[-1]} channels, the rotation is for "
             f"{rotation.cos.shape[-2]} and {rotation.prefix_tokens} prefix tokens of {width}: check extent, prefix_tokens, head_dim"
         )
-    return rotation._tables(x)
+    return rotation._tables(x.shape)
 
 
 def per_head(values: Tensor, x: Tensor) -> Tensor:

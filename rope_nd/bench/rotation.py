@@ -73,7 +73,7 @@ def pair(inputs: Tensors) -> tuple[Tensor, Tensor]:
 
 def ours(rotation: Callable[[], Rotation], form: str, inputs: Tensors) -> Tensors:
     """By this library: in place where inputs are packed."""
-    return (rotation().packed_(*inputs),) if form == "packed" else rotation().qk(*inputs)
+    return rotation().packed_(*inputs) if form == "packed" else rotation().qk(*inputs)
 
 
 def theirs(turn: rivals.Turn, inputs: Tensors) -> Tensors:

@@ -5,8 +5,9 @@
 `x`, `out`: `[B, H, N, D]` (some take `[G, B, H, N, D]`), one dtype, any strides; `out` may be `x` itself. `cos`, `sin`: float32
 (float64 for float64) `[B|1, H|1, N - prefix, P]`, 2P <= D. Channels beyond 2P and the first `prefix` tokens are copied, or left.
 `inverse` turns by the opposite angles. Arithmetic in the dtype of the tables, rounded once. `supports(x, out, cos, sin, layout)`
-says whether a backend takes these tensors. Some have `turn_back(g, y, cos, sin, layout, prefix, inverse)` too: from the gradient g
-of a turned y, those of its input and of the angles. `eager` is the differentiable formula, for graphs and all else.
+says whether a backend takes these tensors. Some have `turn_back(gs, ys, outs, cos, sin, layout, prefix, inverse)` too, for
+tables of angles: from the gradients of several ys that were turned by them, those of their inputs (in `outs`) and, returned, those
+of cos and sin, summed over all. `eager` is the differentiable formula, for graphs and all else.
 
 The first backend that takes the tensors and has been proven right in this process is chosen.
 """

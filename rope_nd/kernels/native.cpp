@@ -4,168 +4,75 @@
 // `m` holds G, B, H, N, D, P, prefix, half layout or not, inverse or not, threads, then four strides (group, batch, head, token) a
 // tensor, zero where it is broadcast.
 
+#include "native.h"
+
 #include <algorithm>
-#include <cstdint>
-#include <cstring>
-#include <type_traits>
-#if defined(__AVX2__) && defined(__FMA__) && defined(__F16C__)
-#include <immintrin.h>
-#define EIGHT 1
-#endif
 
 namespace {
 
-struct bf16 {
-    uint16_t bits;
-};
-
-inline float wide(float v) { return v; }
-inline double wide(double v) { return v; }
-inline float wide(bf16 v) {
-    uint32_t u = uint32_t(v.bits) << 16;
-    float f;
-    std::memcpy(&f, &u, 4);
-    return f;
-}
-
-inline void narrow(float v, float* p) { *p = v; }
-inline void narrow(double v, double* p) { *p = v; }
-inline void narrow(float v, bf16* p) {  // to nearest, ties to even; NaN stays NaN
-    uint32_t u;
-    std::memcpy(&u, &v, 4);
-    uint32_t near = u + 0x7fffu + ((u >> 16) & 1u);
-    p->bits = uint16_t((v != v ? u | 0x400000u : near) >> 16);
-}
-
-#ifdef __FLT16_MAX__
-using f16 = _Float16;
-inline float wide(f16 v) { return float(v); }
-inline void narrow(float v, f16* p) { *p = f16(v); }
-#endif
-
-template <class T>
-using Table = std::conditional_t<std::is_same_v<T, double>, double, float>;
-
-#ifdef EIGHT
-// Eight pairs (a, b) at a time. Where a load leaves them in the order 0 1 4 5 2 3 6 7, `order` puts table entries in it (and back).
-
-inline __m256 swapped(__m256 v) { return _mm256_castpd_ps(_mm256_permute4x64_pd(_mm256_castps_pd(v), 0xd8)); }
-
-inline __m256i rounded(__m256 v) {  // bf16 in the upper half of each lane
-    const __m256i u = _mm256_castps_si256(v);
-    const __m256i odd = _mm256_and_si256(_mm256_srli_epi32(u, 16), _mm256_set1_epi32(1));
-    const __m256i near = _mm256_add_epi32(_mm256_add_epi32(u, _mm256_set1_epi32(0x7fff)), odd);
-    const __m256i quiet = _mm256_or_si256(u, _mm256_set1_epi32(0x400000));
-    const __m256 nan = _mm256_cmp_ps(v, v, _CMP_UNORD_Q);
-    return _mm256_castps_si256(_mm256_blendv_ps(_mm256_castsi256_ps(near), _mm256_castsi256_ps(quiet), nan));
-}
-
-inline __m256 eight(const float* p) { return _mm256_loadu_ps(p); }
-inline void keep(float* p, __m256 v) { _mm256_storeu_ps(p, v); }
-inline __m256 eight(const bf16* p) {
-    const __m256i u = _mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
-    return _mm256_castsi256_ps(_mm256_slli_epi32(u, 16));
-}
-inline void keep(bf16* p, __m256 v) {
-    const __m256i r = _mm256_srli_epi32(rounded(v), 16);
-    const __m128i s = _mm_packus_epi32(_mm256_castsi256_si128(r), _mm256_extracti128_si256(r, 1));
-    _mm_storeu_si128(reinterpret_cast<__m128i*>(p), s);
-}
-#ifdef __FLT16_MAX__
-inline __m256 eight(const f16* p) { return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))); }
-inline void keep(f16* p, __m256 v) {
-    _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm256_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT));
-}
-#endif
-
-template <class T, bool half>
-struct Eight {
-    static __m256 order(__m256 v) { return half ? v : swapped(v); }
-    static void load(const T* p, int64_t i, int64_t pairs, __m256& a, __m256& b) {
-        if (half) {
-            a = eight(p + i), b = eight(p + pairs + i);
-        } else {
-            const __m256 low = eight(p + 2 * i), high = eight(p + 2 * i + 8);
-            a = _mm256_shuffle_ps(low, high, 0x88), b = _mm256_shuffle_ps(low, high, 0xdd);
-        }
-    }
-    static void store(T* p, int64_t i, int64_t pairs, __m256 a, __m256 b) {
-        if (half) {
-            keep(p + i, a), keep(p + pairs + i, b);
-        } else {
-            keep(p + 2 * i, _mm256_unpacklo_ps(a, b)), keep(p + 2 * i + 8, _mm256_unpackhi_ps(a, b));
-        }
-    }
-};
-
-template <>
-struct Eight<bf16, false> {  // a pair is one lane of 32 bits
-    static __m256 order(__m256 v) { return v; }
-    static void load(const bf16* p, int64_t i, int64_t, __m256& a, __m256& b) {
-        const __m256i v = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p + 2 * i));
-        a = _mm256_castsi256_ps(_mm256_slli_epi32(v, 16));
-        b = _mm256_castsi256_ps(_mm256_and_si256(v, _mm256_set1_epi32(int(0xffff0000u))));
-    }
-    static void store(bf16* p, int64_t i, int64_t, __m256 a, __m256 b) {
-        const __m256i high = _mm256_and_si256(rounded(b), _mm256_set1_epi32(int(0xffff0000u)));
-        _mm256_storeu_si256(reinterpret_cast<__m256i*>(p + 2 * i), _mm256_or_si256(_mm256_srli_epi32(rounded(a), 16), high));
-    }
-};
-#endif
-
-template <class T, bool half>
-void turn_row(const T* x, T* y, const Table<T>* cos, const Table<T>* sin, int64_t pairs, Table<T> sign) {
-    int64_t i = 0;
+template <class T, bool half, bool past>
+void turn_rows(const Span& m, Rows<const T> x, Rows<T> y, const Tables<T>& t) {
+    int64_t from = 0;
 #ifdef EIGHT
     if constexpr (!std::is_same_v<T, double>) {
         using E = Eight<T, half>;
-        const __m256 way = _mm256_set1_ps(sign);
-        for (; i + 8 <= pairs; i += 8) {
+        const auto near = [&](int64_t r) INLINE { x.at == y.at ? foresee(m, y, r) : foresee(m, x, r); };
+        from = eights<E>(m, t, near, [&](int64_t r, int64_t i, __m256 c, __m256 s) INLINE {
             __m256 a, b;
-            E::load(x, i, pairs, a, b);
-            const __m256 c = E::order(_mm256_loadu_ps(cos + i)), s = _mm256_mul_ps(E::order(_mm256_loadu_ps(sin + i)), way);
+            E::load(x[r], i, m.pairs, a, b);
             // no fused multiply and add: the bits of the formula in PyTorch
-            E::store(y, i, pairs, _mm256_sub_ps(_mm256_mul_ps(a, c), _mm256_mul_ps(b, s)),
+            E::template store<past>(y[r], i, m.pairs, _mm256_sub_ps(_mm256_mul_ps(a, c), _mm256_mul_ps(b, s)),
                      _mm256_add_ps(_mm256_mul_ps(a, s), _mm256_mul_ps(b, c)));
-        }
+        });
     }
 #endif
-    const int64_t step = half ? 1 : 2, apart = half ? pairs : 1;
-    for (; i < pairs; ++i) {
-        const Table<T> a = wide(x[step * i]), b = wide(x[step * i + apart]), c = cos[i], s = sin[i] * sign;
-        narrow(a * c - b * s, y + step * i);
-        narrow(a * s + b * c, y + step * i + apart);
+    if (2 * from == m.width) return;
+    const int64_t step = half ? 1 : 2, apart = half ? m.pairs : 1;
+    for (int64_t r = 0; r < m.count; ++r) {
+        for (int64_t i = from; i < m.pairs; ++i) {
+            const Table<T> a = wide(x[r][step * i]), b = wide(x[r][step * i + apart]), c = t.cos[r][i], s = t.sin[r][i] * t.sign;
+            narrow(a * c - b * s, y[r] + step * i);
+            narrow(a * s + b * c, y[r] + step * i + apart);
+        }
+        copy(x[r] + 2 * m.pairs, y[r] + 2 * m.pairs, m.width - 2 * m.pairs);
     }
 }
 
 // y was turned by the angles: the gradient g of y is turned back into d, and g2 y1 - g1 y2 added to that of the angles.
-template <class T, bool half>
-void back_row(const T* g, const T* y, T* d, Table<T>* theta, const Table<T>* cos, const Table<T>* sin, int64_t pairs, Table<T> sign) {
-    int64_t i = 0;
+template <class T, bool half, bool past>
+void back_rows(const Span& m, Rows<const T> g, Rows<const T> y, Rows<T> d, Line<Table<T>> theta, const Tables<T>& t) {
+    int64_t from = 0;
 #ifdef EIGHT
     if constexpr (!std::is_same_v<T, double>) {
         using E = Eight<T, half>;
-        const __m256 way = _mm256_set1_ps(sign);
-        for (; i + 8 <= pairs; i += 8) {
+        const __m256 way = _mm256_set1_ps(t.sign);
+        const auto near = [&](int64_t r) INLINE { foresee(m, g, r), foresee(m, y, r); };
+        from = eights<E>(m, t, near, [&](int64_t r, int64_t i, __m256 c, __m256 s) INLINE {
             __m256 a, b, u, v;
-            E::load(g, i, pairs, a, b);
-            E::load(y, i, pairs, u, v);
-            const __m256 c = E::order(_mm256_loadu_ps(cos + i)), s = _mm256_mul_ps(E::order(_mm256_loadu_ps(sin + i)), way);
+            E::load(g[r], i, m.pairs, a, b);
+            E::load(y[r], i, m.pairs, u, v);
             const __m256 slope = E::order(_mm256_fmsub_ps(b, u, _mm256_mul_ps(a, v)));
-            _mm256_storeu_ps(theta + i, _mm256_fmadd_ps(slope, way, _mm256_loadu_ps(theta + i)));
-            E::store(d, i, pairs, _mm256_add_ps(_mm256_mul_ps(a, c), _mm256_mul_ps(b, s)),
+            _mm256_storeu_ps(theta[r] + i, _mm256_fmadd_ps(slope, way, _mm256_loadu_ps(theta[r] + i)));
+            E::template store<past>(d[r], i, m.pairs, _mm256_add_ps(_mm256_mul_ps(a, c), _mm256_mul_ps(b, s)),
                      _mm256_sub_ps(_mm256_mul_ps(b, c), _mm256_mul_ps(a, s)));
-        }
+        });
     }
 #endif
-    const int64_t step = half ? 1 : 2, apart = half ? pairs : 1;
-    for (; i < pairs; ++i) {
-        const Table<T> a = wide(g[step * i]), b = wide(g[step * i + apart]), c = cos[i], s = sin[i] * sign;
-        theta[i] += sign * (b * Table<T>(wide(y[step * i])) - a * Table<T>(wide(y[step * i + apart])));
-        narrow(a * c + b * s, d + step * i);
-        narrow(b * c - a * s, d + step * i + apart);
+    if (2 * from == m.width) return;
+    const int64_t step = half ? 1 : 2, apart = half ? m.pairs : 1;
+    for (int64_t r = 0; r < m.count; ++r) {
+        for (int64_t i = from; i < m.pairs; ++i) {
+            const int64_t one = step * i, two = one + apart;
+            const Table<T> a = wide(g[r][one]), b = wide(g[r][two]), c = t.cos[r][i], s = t.sin[r][i] * t.sign;
+            theta[r][i] += t.sign * (b * Table<T>(wide(y[r][one])) - a * Table<T>(wide(y[r][two])));
+            narrow(a * c + b * s, d[r] + one);
+            narrow(b * c - a * s, d[r] + two);
+        }
+        copy(g[r] + 2 * m.pairs, d[r] + 2 * m.pairs, m.width - 2 * m.pairs);
     }
 }
+
+constexpr int64_t NEAR = 1 << 18;  // bytes of a cache that one processor has for itself
 
 struct Shape {
     int64_t groups, batch, heads, tokens, width, pairs, prefix;
@@ -175,80 +82,134 @@ struct Shape {
     explicit Shape(const int64_t* m)
         : groups(m[0]), batch(m[1]), heads(m[2]), tokens(m[3]), width(m[4]), pairs(m[5]), prefix(m[6]), half(m[7]),
           inverse(m[8]), threads(int(m[9])), strides(m + 10) {}
+    // Groups that continue the heads, as q and k do in a packed projection, are more heads where all share their tables.
+    void join() {
+        const bool follow = strides[0] == heads * strides[2] && strides[4] == heads * strides[6];
+        if (follow && strides[10] == 0 && strides[14] == 0) heads *= groups, groups = 1;
+    }
+    template <class T>
+    int64_t table_bytes(int cos) const { return 3 * pairs * int64_t(sizeof(Table<T>)) * (strides[4 * cos + 2] ? heads : 1); }
+    int64_t elements() const { return groups * batch * heads * tokens * width; }
+    bool heads_inside() const { return strides[6] <= strides[7]; }  // as what is written lies in memory
+    int64_t step(int tensor) const { return strides[4 * tensor + (heads_inside() ? 2 : 3)]; }
+    int64_t ahead(int tensor) const { return (heads_inside() ? 2 : 16) * strides[4 * tensor + 3]; }
     int64_t at(int tensor, int64_t g, int64_t b, int64_t h, int64_t n) const {
         const int64_t* s = strides + 4 * tensor;
         return g * s[0] + b * s[1] + h * s[2] + n * s[3];
     }
 };
 
-// Calls f(g, b, h, n) for every row. A thread has whole spans of tokens, so that it may add to tables that samples and heads share;
-// table rows of a span are used for all samples while they are near, and rows are taken as they lie in memory.
-template <class F>
-void rows(const Shape& m, int64_t bytes, F f) {
-    const int64_t span = std::max<int64_t>(1, std::min<int64_t>((m.tokens + m.threads - 1) / m.threads,
-                                                                std::max<int64_t>(16, 65536 / (1 + bytes * m.heads * m.groups))));
+// Calls f(g, b, h, n, count) for rows as they lie in memory: all heads of a token, or tokens of a head, never prefix tokens together
+// with others. A thread has whole spans of tokens, so that it may add to tables that samples and heads share; table rows of a span
+// are used for all samples while they are near (`bytes`: theirs, a token). Before and after a span: first(from, to), last(from, to), without prefix tokens.
+template <class F, class A, class Z>
+void lines(const Shape& m, int64_t bytes, F f, A first, Z last) {
+    const int64_t share = (m.tokens + m.threads - 1) / m.threads, near = NEAR / (1 + bytes);
+    const int64_t span = std::max<int64_t>(1, std::min(share, std::max<int64_t>(16, near)));
     const int64_t spans = (m.tokens + span - 1) / span;
-    const bool heads_inside = m.strides[2] <= m.strides[3];
 #pragma omp parallel for schedule(static) num_threads(m.threads) if (m.threads > 1)
     for (int64_t part = 0; part < spans; ++part) {
-        const int64_t from = part * span, to = std::min(from + span, m.tokens);
+        const int64_t from = part * span, to = std::min(from + span, m.tokens), bare = std::min(to, std::max(from, m.prefix));
+        first(bare - m.prefix, to - m.prefix);
         for (int64_t b = 0; b < m.batch; ++b) {
-            if (heads_inside) {
+            if (m.heads_inside()) {
                 for (int64_t n = from; n < to; ++n)
-                    for (int64_t g = 0; g < m.groups; ++g)
-                        for (int64_t h = 0; h < m.heads; ++h) f(g, b, h, n);
+                    for (int64_t g = 0; g < m.groups; ++g) f(g, b, 0, n, m.heads);
             } else {
                 for (int64_t g = 0; g < m.groups; ++g)
-                    for (int64_t h = 0; h < m.heads; ++h)
-                        for (int64_t n = from; n < to; ++n) f(g, b, h, n);
+                    for (int64_t h = 0; h < m.heads; ++h) {
+                        if (from < bare) f(g, b, h, from, bare - from);
+                        if (bare < to) f(g, b, h, bare, to - bare);
+                    }
             }
         }
+        last(bare - m.prefix, to - m.prefix);
+        fence();
     }
 }
 
-// Asks for a row that will be needed soon: gaps between rows (v, in a packed projection) are beyond what processors foresee.
 template <class T>
-void foresee(const Shape& m, int tensor, const T* row) {
-    const int64_t* s = m.strides + 4 * tensor;
-    const char* p = reinterpret_cast<const char*>(row + (s[2] <= s[3] ? 2 : 16) * s[3]);
-    for (int64_t line = 0; line < m.width * int64_t(sizeof(T)); line += 64) __builtin_prefetch(p + line, 1);
+void copy_rows(const Span& m, Rows<const T> from, Rows<T> to) {
+    for (int64_t r = 0; r < m.count; ++r) copy(from[r], to[r], m.width);
 }
 
 template <class T>
-void copy(const T* from, T* to, int64_t count) {
-    if (from != to && count > 0) std::memcpy(to, from, size_t(count) * sizeof(T));
+Tables<T> tables(const Shape& m, int first, const void* cos, const void* sin, int64_t b, int64_t h, int64_t n) {
+    const auto c = static_cast<const Table<T>*>(cos) + m.at(first, 0, b, h, n);
+    const auto s = static_cast<const Table<T>*>(sin) + m.at(first + 1, 0, b, h, n);
+    return {{c, m.step(first)}, {s, m.step(first + 1)}, Table<T>(m.inverse ? -1 : 1)};
 }
 
-template <class T, bool half>
+template <class T, bool half, bool past>
 void turn_all(const Shape& m, const void* x, void* y, const void* cos, const void* sin) {
-    rows(m, m.width * int64_t(sizeof(T)), [&](int64_t g, int64_t b, int64_t h, int64_t n) {
-        const T* from = static_cast<const T*>(x) + m.at(0, g, b, h, n);
-        foresee(m, 0, from);
-        T* to = static_cast<T*>(y) + m.at(1, g, b, h, n);
-        if (n < m.prefix) return copy(from, to, m.width);
-        const int64_t c = m.at(2, g, b, h, n - m.prefix), s = m.at(3, g, b, h, n - m.prefix);
-        const Table<T> sign = m.inverse ? -1 : 1;
-        turn_row<T, half>(from, to, static_cast<const Table<T>*>(cos) + c, static_cast<const Table<T>*>(sin) + s, m.pairs, sign);
-        copy(from + 2 * m.pairs, to + 2 * m.pairs, m.width - 2 * m.pairs);
-    });
+    const auto nothing = [](int64_t, int64_t) {};
+    lines(m, m.table_bytes<T>(2), [&](int64_t g, int64_t b, int64_t h, int64_t n, int64_t count) {
+        const Span span{count, m.pairs, m.width};
+        const Rows<const T> from{{static_cast<const T*>(x) + m.at(0, g, b, h, n), m.step(0)}, m.ahead(0)};
+        const Rows<T> to{{static_cast<T*>(y) + m.at(1, g, b, h, n), m.step(1)}, m.ahead(1)};
+        if (n < m.prefix) return copy_rows<T>(span, from, to);
+        turn_rows<T, half, past>(span, from, to, tables<T>(m, 2, cos, sin, b, h, n - m.prefix));
+    }, nothing, nothing);
 }
 
-template <class T, bool half>
-void back_all(const Shape& m, const void* grad, const void* y, void* d, void* theta, const void* cos, const void* sin) {
-    rows(m, m.width * int64_t(sizeof(T)), [&](int64_t g, int64_t b, int64_t h, int64_t n) {
-        const T* from = static_cast<const T*>(grad) + m.at(0, g, b, h, n);
-        foresee(m, 0, from);
-        T* to = static_cast<T*>(d) + m.at(1, g, b, h, n);
-        if (n < m.prefix) return copy(from, to, m.width);
-        const int64_t c = m.at(3, g, b, h, n - m.prefix), s = m.at(4, g, b, h, n - m.prefix);
-        const T* turned = static_cast<const T*>(y) + m.at(2, g, b, h, n);
-        foresee(m, 2, turned);
-        Table<T>* sum = static_cast<Table<T>*>(theta) + m.at(5, g, b, h, n - m.prefix);
-        const Table<T> sign = m.inverse ? -1 : 1;
-        back_row<T, half>(from, turned, to, sum, static_cast<const Table<T>*>(cos) + c, static_cast<const Table<T>*>(sin) + s,
-                          m.pairs, sign);
-        copy(from + 2 * m.pairs, to + 2 * m.pairs, m.width - 2 * m.pairs);
-    });
+// The gradients of the tables: theirs is that of the angles, summed in `along_sin`, by -sin and cos.
+template <class T>
+struct Sums {
+    const Shape& m;
+    const Table<T>*cos, *sin;
+    Table<T>*along_cos, *along_sin;
+    template <class F>
+    void each(int64_t from, int64_t to, F f) const {
+        const int64_t samples = m.strides[21] ? m.batch : 1, heads = m.strides[22] ? m.heads : 1;
+        for (int64_t b = 0; b < samples; ++b)
+            for (int64_t h = 0; h < heads; ++h)
+                for (int64_t n = from; n < to; ++n) f(m.at(5, 0, b, h, n), m.at(3, 0, b, h, n), m.at(4, 0, b, h, n));
+    }
+    void begin(int64_t from, int64_t to) const {
+        each(from, to, [&](int64_t at, int64_t, int64_t) { std::fill_n(along_sin + at, m.pairs, Table<T>(0)); });
+    }
+    void end(int64_t from, int64_t to) const {
+        each(from, to, [&](int64_t at, int64_t c, int64_t s) {
+            for (int64_t i = 0; i < m.pairs; ++i) {
+                along_cos[at + i] = -sin[s + i] * along_sin[at + i];
+                along_sin[at + i] *= cos[c + i];
+            }
+        });
+    }
+};
+
+// Each group has memory of its own here: lists of places.
+template <class T, bool half, bool past>
+void back_all(const Shape& m, const void* const* grad, const void* const* y, void* const* d, const Sums<T>& sums) {
+    const auto row = [&](int64_t g, int64_t b, int64_t h, int64_t n, int64_t count) {
+        const Span span{count, m.pairs, m.width};
+        const Rows<const T> from{{static_cast<const T*>(grad[g]) + m.at(0, 0, b, h, n), m.step(0)}, m.ahead(0)};
+        const Rows<T> to{{static_cast<T*>(d[g]) + m.at(1, 0, b, h, n), m.step(1)}, m.ahead(1)};
+        if (n < m.prefix) return copy_rows<T>(span, from, to);
+        const Rows<const T> turned{{static_cast<const T*>(y[g]) + m.at(2, 0, b, h, n), m.step(2)}, m.ahead(2)};
+        const Line<Table<T>> theta{sums.along_sin + m.at(5, 0, b, h, n - m.prefix), m.step(5)};
+        back_rows<T, half, past>(span, from, turned, to, theta, tables<T>(m, 3, sums.cos, sums.sin, b, h, n - m.prefix));
+    };
+    lines(m, m.table_bytes<T>(3), row, [&](int64_t from, int64_t to) { sums.begin(from, to); },
+          [&](int64_t from, int64_t to) { sums.end(from, to); });
+}
+
+inline bool aligned(const void* p) { return reinterpret_cast<uintptr_t>(p) % 32 == 0; }
+
+// Calls f with the layout, and whether what is written should go past the caches: to memory `apart` that begins at a multiple of 32
+// bytes as all its rows do, and too much for them.
+template <class T, class F>
+void with_way(const Shape& m, bool apart, F f) {
+    const std::true_type yes;
+    const std::false_type no;
+    bool past = apart && m.elements() * int64_t(sizeof(T)) >= (4 << 20);
+    for (int i = 0; i < 4; ++i) past = past && m.strides[4 + i] * int64_t(sizeof(T)) % 32 == 0;
+    past = past && (!m.half || m.pairs * int64_t(sizeof(T)) % 32 == 0);
+    if (m.half) {
+        past ? f(yes, yes) : f(yes, no);
+    } else {
+        past ? f(no, yes) : f(no, no);
+    }
 }
 
 template <class F>
@@ -267,18 +228,24 @@ int with_type(int dtype, F f) {
 }  // namespace
 
 extern "C" int turn(int dtype, const void* x, void* y, const void* cos, const void* sin, const int64_t* m) {
-    const Shape shape(m);
+    Shape shape(m);
+    shape.join();
     return with_type(dtype, [&](auto kind) {
         using T = decltype(kind);
-        shape.half ? turn_all<T, true>(shape, x, y, cos, sin) : turn_all<T, false>(shape, x, y, cos, sin);
+        with_way<T>(shape, x != y && aligned(y), [&](auto half, auto past) { turn_all<T, half.value, past.value>(shape, x, y, cos, sin); });
     });
 }
 
-extern "C" int back(int dtype, const void* g, void* d, const void* y, const void* cos, const void* sin, void* theta,
-                    const int64_t* m) {
+extern "C" int back(int dtype, const void* const* g, void* const* d, const void* const* y, const void* cos, const void* sin,
+                    void* along_cos, void* along_sin, const int64_t* m) {
     const Shape shape(m);
     return with_type(dtype, [&](auto kind) {
         using T = decltype(kind);
-        shape.half ? back_all<T, true>(shape, g, y, d, theta, cos, sin) : back_all<T, false>(shape, g, y, d, theta, cos, sin);
+        using W = Table<T>;
+        const Sums<T> sums{shape, static_cast<const W*>(cos), static_cast<const W*>(sin), static_cast<W*>(along_cos),
+                           static_cast<W*>(along_sin)};
+        bool far = true;
+        for (int64_t i = 0; i < shape.groups; ++i) far = far && d[i] != g[i] && aligned(d[i]);
+        with_way<T>(shape, far, [&](auto half, auto past) { back_all<T, half.value, past.value>(shape, g, y, d, sums); });
     });
 }

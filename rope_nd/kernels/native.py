@@ -1,8 +1,9 @@
 """A kernel in C++ for CPUs: one read and one write, both layouts. Compiled at first use where a compiler is at hand.
 
-`native.cpp` becomes a shared library in `$XDG_CACHE_HOME/rope_nd` (`~/.cache/rope_nd`), made for this processor; its name carries a
-hash of the source, flags, compiler and processor. What goes wrong on the way (no compiler, no room, another's folder) is told by
-`why_not()` and otherwise silent: PyTorch does the turning then. `ROPE_ND_NATIVE=0` in the environment turns the kernel off.
+`native.cpp` with `native.h` becomes a shared library in `$XDG_CACHE_HOME/rope_nd` (`~/.cache/rope_nd`), made for this processor;
+its name carries a hash of the source, flags, compiler and processor. What goes wrong on the way (no compiler, no room, another's
+folder) is told by `why_not()` and otherwise silent: PyTorch does the turning then. `ROPE_ND_NATIVE=0` in the environment turns the
+kernel off.
 """
 
 from __future__ import annotations
@@ -14,13 +15,17 @@ import platform
 import shutil
 import subprocess
 import tempfile
+from functools import lru_cache
 from pathlib import Path
 from threading import Lock
 
 import torch
 from torch import Tensor
 
-SOURCE = Path(__file__).with_name("native.cpp")
+Some = tuple[Tensor, ...]
+Lie = tuple[tuple[int, ...], tuple[int, ...]]  # shape and strides
+Pair = tuple[Tensor, Tensor]
+SOURCE, HEADER = (Path(__file__).with_name(name) for name in ("native.cpp", "native.h"))
 FLAGS = ("-std=c++17", "-O3", "-march=native", "-ffp-contract=off", "-fopenmp", "-shared", "-fPIC")  # rounded as PyTorch does
 KINDS = {torch.float32: 0, torch.bfloat16: 1, torch.float64: 2, torch.float16: 3}
 ALONE = 1 << 16  # elements up to which one thread is enough
@@ -44,14 +49,17 @@ def turn(x: Tensor, out: Tensor, cos: Tensor, sin: Tensor, layout: str, prefix: 
         raise NotImplementedError(f"the compiler knows no {x.dtype}")
 
 
-def turn_back(g: Tensor, y: Tensor, cos: Tensor, sin: Tensor, layout: str, prefix: int, inverse: bool) -> tuple[Tensor, Tensor]:
-    """The gradient of x and of the angles (shaped like `cos`) where `y` is x turned (`inverse` as then) and `g` its gradient."""
-    back, theta = torch.empty_like(g), torch.zeros_like(cos, memory_format=torch.contiguous_format)
-    shape = _shape(g, cos, layout, prefix, inverse, (g, back, y), (cos, sin, theta))
-    places = [t.data_ptr() for t in (g, back, y, cos, sin, theta)]
-    if _built().back(KINDS[g.dtype], *places, shape):
-        raise NotImplementedError(f"the compiler knows no {g.dtype}")
-    return back, theta
+def turn_back(gs: Some, ys: Some, outs: Some, cos: Tensor, sin: Tensor, layout: str, prefix: int, inverse: bool) -> Pair:
+    """The gradients of cos and sin, summed over all, those of xs in `outs`: `ys` are xs turned (`inverse` as then)."""
+    if any(t.shape != some[0].shape or t.stride() != some[0].stride() for some in (gs, ys, outs) for t in some[1:]):
+        found = [turn_back((g,), (y,), (out,), cos, sin, layout, prefix, inverse) for g, y, out in zip(gs, ys, outs)]
+        return torch.stack([f[0] for f in found]).sum(0), torch.stack([f[1] for f in found]).sum(0)
+    tables = torch.empty(cos.shape, dtype=cos.dtype), torch.empty(cos.shape, dtype=cos.dtype)
+    shape = _shape(gs[0], cos, layout, prefix, inverse, (gs[0], outs[0], ys[0]), (cos, sin, tables[0]), groups=len(gs))
+    places = [(ctypes.c_void_p * len(gs))(*(t.data_ptr() for t in some)) for some in (gs, outs, ys)]
+    if _built().back(KINDS[gs[0].dtype], *places, *(t.data_ptr() for t in (cos, sin, *tables)), shape):
+        raise NotImplementedError(f"the compiler knows no {gs[0].dtype}")
+    return tables
 
 
 def why_not() -> str | None:
@@ -60,15 +68,23 @@ def why_not() -> str | None:
 
 
 def _shape(
-    x: Tensor, cos: Tensor, layout: str, prefix: int, inverse: bool, rows: tuple[Tensor, ...], tables: tuple[Tensor, ...]
+    x: Tensor, cos: Tensor, layout: str, prefix: int, inverse: bool, rows: Some, tables: Some, groups: int = 1
 ) -> ctypes.Array[ctypes.c_int64]:
     """The numbers that `native.cpp` calls m."""
-    threads = torch.get_num_threads() if x.numel() > ALONE else 1
-    numbers = [*((1,) if x.ndim == 4 else ()), *x.shape, cos.shape[-1], prefix, layout == "half", inverse, threads]
-    for row in rows:
-        numbers += row.stride()[:-1] if row.ndim == 5 else (0, *row.stride()[:-1])
-    for table in tables:
-        (samples, heads, _, _), (sample, head, token, _) = table.shape, table.stride()
+    lies = tuple((t.shape, t.stride()) for t in (*rows, *tables))
+    return _numbers(lies, len(rows), layout, prefix, inverse, groups, torch.get_num_threads() if x.numel() > ALONE else 1)
+
+
+@lru_cache(maxsize=256)
+def _numbers(
+    lies: tuple[Lie, ...], rows: int, layout: str, prefix: int, inverse: bool, groups: int, threads: int
+) -> ctypes.Array[ctypes.c_int64]:
+    """Those of tensors by their shapes and strides, the first `rows` of which are turned and the others tables."""
+    shape, pairs = lies[0][0], lies[rows][0][-1]
+    numbers = [*((groups,) if len(shape) == 4 else ()), *shape, pairs, prefix, layout == "half", inverse, threads]
+    for _, stride in lies[:rows]:
+        numbers += stride[:-1] if len(stride) == 5 else (0, *stride[:-1])
+    for (samples, heads, *_), (sample, head, token, _) in lies[rows:]:
         numbers += (0, sample if samples > 1 else 0, head if heads > 1 else 0, token)
     return (ctypes.c_int64 * len(numbers))(*numbers)
 
@@ -103,7 +119,7 @@ def _find() -> tuple[ctypes.CDLL | None, str | None]:
         return None, str(problem)
     pointer, numbers = ctypes.c_void_p, ctypes.POINTER(ctypes.c_int64)
     library.turn.argtypes = [ctypes.c_int, *[pointer] * 4, numbers]
-    library.back.argtypes = [ctypes.c_int, *[pointer] * 6, numbers]
+    library.back.argtypes = [ctypes.c_int, *[ctypes.POINTER(pointer)] * 3, *[pointer] * 4, numbers]
     return library, None
 
 
@@ -121,7 +137,7 @@ def _folder() -> Path:
 def _compiled(compiler: str, folder: Path) -> Path:
     """The library for this source, these flags, this compiler and this processor; made aside and moved to its place at once."""
     version = subprocess.run([compiler, "--version"], capture_output=True, timeout=60, check=True).stdout
-    parts = (SOURCE.read_bytes(), " ".join(FLAGS).encode(), compiler.encode(), version, _processor().encode())
+    parts = (SOURCE.read_bytes(), HEADER.read_bytes(), " ".join(FLAGS).encode(), compiler.encode(), version, _processor().encode())
     name = hashlib.sha256(b"\0".join(parts)).hexdigest()[:20]
     library = folder / f"native-{name}.so"
     if library.exists():

@@ -41,14 +41,22 @@ def _back_agrees(backend: ModuleType, g: Tensor, y: Tensor, cos: Tensor, sin: Te
     """The gradient of inputs and angles, of backends that have one."""
     if not hasattr(backend, "turn_back"):
         return True
-    back, theta = backend.turn_back(g, y, cos, sin, layout, PREFIX, inverse)
-    g64 = g.double()
-    exact = exactly(g64, cos.double(), sin.double(), layout, PREFIX, not inverse)
-    slope = exactly(y.double(), torch.zeros_like(cos).double(), torch.ones_like(cos).double(), layout, PREFIX, inverse) * g64
-    width = slice(0, 2 * PAIRS)
-    halves = slope[..., PREFIX:, width].unflatten(-1, (-1, 2) if layout == "interleaved" else (2, -1))
-    sums = halves.sum(-1 if layout == "interleaved" else -2).sum_to_size(cos.shape)
-    return _near(back, exact, dtype=g.dtype) and bool((theta.double() - sums).abs().max() < 1e-4)
+    gs, ys = (g, y), (y, g)  # two at once, the second the other way round
+    outs = torch.full_like(g, float("nan")), torch.full_like(g, float("nan"))
+    found = backend.turn_back(gs, ys, outs, cos, sin, layout, PREFIX, inverse)
+    wide, theta = (cos.double(), sin.double()), torch.zeros_like(cos).double()
+    for given, turned in zip(gs, ys):
+        theta += _slope(given.double(), turned.double(), cos, layout, inverse)
+    backs = (exactly(t.double(), *wide, layout, PREFIX, not inverse) for t in gs)
+    right = all(_near(out, back, dtype=g.dtype) for out, back in zip(outs, backs))
+    return right and all(bool((f.double() - t).abs().max() < 1e-4) for f, t in zip(found, (-wide[1] * theta, wide[0] * theta)))
+
+
+def _slope(g: Tensor, y: Tensor, cos: Tensor, layout: str, inverse: bool) -> Tensor:
+    """The gradient of the angles, in the shape of `cos`."""
+    quarter = exactly(y, torch.zeros_like(cos).double(), torch.ones_like(cos).double(), layout, PREFIX, inverse)
+    halves = (quarter * g)[..., PREFIX:, : 2 * PAIRS].unflatten(-1, (-1, 2) if layout == "interleaved" else (2, -1))
+    return halves.sum(-1 if layout == "interleaved" else -2).sum_to_size(cos.shape)
 
 
 def _near(found: Tensor, exact: Tensor, dtype: torch.dtype) -> bool:

@@ -33,6 +33,8 @@ from torch import Tensor
 
 from .._check import choose
 
+Some = tuple[Tensor, ...]
+Pair = tuple[Tensor, Tensor]
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 WIDEST = 256  # channels a head
 TILE = 8192  # bytes a program reads at a time
@@ -66,10 +68,12 @@ def turn(x: Tensor, out: Tensor, cos: Tensor, sin: Tensor, layout: str, prefix: 
         _launch(_code().turn, x, out, cos, sin, layout, prefix, inverse)
 
 
-def turn_back(g: Tensor, y: Tensor, cos: Tensor, sin: Tensor, layout: str, prefix: int, inverse: bool) -> tuple[Tensor, Tensor]:
-    """The gradient of x and of the angles (shaped like cos) where `y` is x turned (`inverse` as then) and g its gradient."""
-    with torch.cuda.device_of(g):
-        return _back(_code().turn, g, y, cos, sin, layout, prefix, inverse)
+def turn_back(gs: Some, ys: Some, outs: Some, cos: Tensor, sin: Tensor, layout: str, prefix: int, inverse: bool) -> Pair:
+    """The gradients of cos and sin, summed over all, those of xs in `outs`: `ys` are xs turned (`inverse` as then)."""
+    with torch.cuda.device_of(gs[0]):
+        found = [_back(_code().turn, *three, cos, sin, layout, prefix, inverse) for three in zip(gs, ys, outs)]
+    theta = torch.stack(found).sum(0) if len(found) > 1 else found[0]
+    return -sin * theta, cos * theta
 
 
 def turned(x: Tensor, cos: Tensor, sin: Tensor, layout: str, prefix: int, inverse: bool) -> Tensor:
@@ -136,12 +140,10 @@ def _launch(
 
 
 def _back(
-    kernel: Any, g: Tensor, y: Tensor, cos: Tensor, sin: Tensor, layout: str, prefix: int, inverse: bool
-) -> tuple[Tensor, Tensor]:
-    g, y = _along(g), _along(y)
-    out = torch.empty_like(g)
+    kernel: Any, g: Tensor, y: Tensor, out: Tensor, cos: Tensor, sin: Tensor, layout: str, prefix: int, inverse: bool
+) -> Tensor:
     sums = _launch(kernel, g, out, cos, sin, layout, prefix, not inverse, y)
-    return out, sums if sums.shape[0] == cos.shape[0] else sums.sum(0, keepdim=True)  # [B|1, H|1, N - prefix, P]
+    return sums if sums.shape[0] == cos.shape[0] else sums.sum(0, keepdim=True)  # [B|1, H|1, N - prefix, P]
 
 
 def _five(x: Tensor) -> Tensor:
@@ -182,8 +184,9 @@ def _registered() -> bool:
 
     def back(g: Tensor, y: Tensor, cos: Tensor, sin: Tensor, layout: str, prefix: int, inverse: bool) -> tuple[Tensor, Tensor]:
         g, cos, sin = _ready(g, cos, sin, layout)
+        out = torch.empty_like(g)
         with torch.cuda.device_of(g):
-            return _back(wrap_triton(kernel), g, y, cos, sin, layout, prefix, inverse)
+            return out, _back(wrap_triton(kernel), g, _along(y), out, cos, sin, layout, prefix, inverse)
 
     def packed(qkv: Tensor, cos: Tensor, sin: Tensor, layout: str, prefix: int, inverse: bool) -> None:
         x = qkv.permute(2, 0, 3, 1, 4)[:2]  # [2, B, H, N, D]

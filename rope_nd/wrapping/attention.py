@@ -36,9 +36,10 @@ def fused_qkv(attn: Any, x: Tensor) -> Three:
 
 
 def bare(attn: Any) -> bool:
-    """Whether nothing stands between the projection and the turning, and no hook has seen what will be turned in place."""
+    """Whether nothing stands between the projection and the turning, and nobody has kept what will be turned in place."""
     norms = (getattr(attn, name, None) for name in ("q_norm", "k_norm"))
-    return all(norm is None or type(norm) is nn.Identity for norm in norms) and not attn.qkv._forward_hooks
+    plain = type(attn.qkv) is nn.Linear and not attn.qkv._forward_hooks
+    return plain and all(norm is None or type(norm) is nn.Identity for norm in norms)
 
 
 def separate_qkv(attn: Any, x: Tensor) -> Three:

@@ -44,20 +44,15 @@ class Where:
         return (q if self.temperature is None else (q * self.temperature).to(q.dtype)), k
 
     def turns_in_place(self, layer: int) -> bool:
-        """Whether a packed projection may be turned where it lies: in inference, where all turns are those of pairs.
-
-        In training, autograd would copy the gradient of the whole projection for a change in a part of it.
-        """
-        if torch.is_grad_enabled() or torch.compiler.is_compiling() or type(self).turn is not Where.turn:
+        """Whether a packed projection may be turned where it lies: one turn of pairs, outside of graphs."""
+        if torch.compiler.is_compiling() or type(self).turn is not Where.turn:
             return False
         chain = _of(self.rotations, layer) or ()
-        return bool(chain) and all(type(rotation) is Rotation for rotation in chain)
+        return len(chain) == 1 and type(chain[0]) is Rotation
 
     def turn_packed(self, qkv: Tensor, layer: int) -> tuple[Tensor, Tensor, Tensor]:
         """q, k, v `[B, H, N, D]` of a projection `[B, N, 3, H, D]`, of which q and k are turned in place."""
-        for rotation in _of(self.rotations, layer) or ():
-            qkv = rotation.packed_(qkv)
-        q, k, v = qkv.permute(2, 0, 3, 1, 4).unbind(0)
+        q, k, v = self.rotations[layer if len(self.rotations) > 1 else 0][0].packed_(qkv)
         return (q if self.temperature is None else (q * self.temperature).to(q.dtype)), k, v
 
     def bias(self, layer: int) -> Tensor | None:

@@ -127,16 +127,44 @@ def test_odd_strides_and_strides_beyond_two_to_the_31_are_turned(dtype):
 def test_the_native_gradient_of_angles_is_the_sum_over_what_shares_them(dtype):
     torch.manual_seed(1)
     for layout, inverse, lead in product(("interleaved", "half"), (False, True), ((1, 1), (1, 3), (5, 1), (5, 3))):
-        g, y = (shaped("packed", 5, 3, 40, 26, dtype) for _ in range(2))
+        gs, ys = ([shaped("packed", 5, 3, 40, 26, dtype) for _ in range(2)] for _ in range(2))
         angle = torch.randn(*lead, 39, 11)
         cos, sin = tables(angle, dtype)
-        back, theta = native.turn_back(g, y, cos, sin, layout, 1, inverse)
-        opposite = reference(g, angle if inverse else -angle, layout, 1)
-        torch.testing.assert_close(back.double(), opposite, rtol=rounding[dtype], atol=2e-6)
-        quarter = reference(y, torch.full_like(angle, torch.pi / (-2 if inverse else 2)), layout, 1)  # d y / d angle
-        slope = (quarter * g.double())[..., 1:, :22]
-        slope = slope.unflatten(-1, (11, 2)).sum(-1) if layout == "interleaved" else slope.unflatten(-1, (2, 11)).sum(-2)
-        torch.testing.assert_close(theta.double(), slope.sum_to_size(theta.shape), rtol=1e-5, atol=1e-5)
+        outs = tuple(torch.full_like(gs[0], float("nan")) for _ in gs)
+        along_cos, along_sin = native.turn_back(tuple(gs), tuple(ys), outs, cos, sin, layout, 1, inverse)
+        theta = torch.zeros_like(angle).double()
+        for g, y, out in zip(gs, ys, outs):
+            opposite = reference(g, angle if inverse else -angle, layout, 1)
+            torch.testing.assert_close(out.double(), opposite, rtol=rounding[dtype], atol=2e-6)
+            quarter = reference(y, torch.full_like(angle, torch.pi / (-2 if inverse else 2)), layout, 1)  # d y / d angle
+            slope = (quarter * g.double())[..., 1:, :22]
+            slope = slope.unflatten(-1, (11, 2)).sum(-1) if layout == "interleaved" else slope.unflatten(-1, (2, 11)).sum(-2)
+            theta += slope.sum_to_size(angle.shape)
+        torch.testing.assert_close(along_cos.double(), -sin.double() * theta, rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(along_sin.double(), cos.double() * theta, rtol=1e-5, atol=1e-5)
+
+
+@built
+def test_gradients_of_tensors_that_lie_differently_are_summed_all_the_same():
+    g, y = (torch.randn(2, 3, 2, 10, 16).unbind(0) for _ in range(2))
+    cos, sin = tables(torch.randn(1, 1, 10, 8), torch.float32)
+    other = g[0], g[1].transpose(1, 2).contiguous().transpose(1, 2)
+    found = [native.turn_back(gs, y, tuple(map(torch.empty_like, gs)), cos, sin, "half", 0, False) for gs in (g, other)]
+    for one, two in zip(*found):
+        torch.testing.assert_close(one, two)
+
+
+@built
+@pytest.mark.parametrize("layout", ["interleaved", "half"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_what_is_written_past_the_caches_has_the_same_bits(layout, dtype):
+    x, (cos, sin) = torch.randn(8, 6, 900, 64).to(dtype), tables(torch.randn(1, 1, 899, 32), dtype)
+    out, odd = torch.full_like(x, float("nan")), torch.full((x.numel() + 1,), float("nan"), dtype=dtype)[1:].view_as(x)
+    in_place = x.clone()
+    for target in (out, odd):
+        native.turn(x, target, cos, sin, layout, 1, False)
+    native.turn(in_place, in_place, cos, sin, layout, 1, False)
+    assert torch.equal(out, in_place) and torch.equal(odd, in_place)
 
 
 @built
@@ -158,9 +186,10 @@ def test_one_and_two_threads_give_the_same_bits():
     before, found = torch.get_num_threads(), []
     for threads in (1, 2):
         torch.set_num_threads(threads)
-        y, (back, theta) = torch.empty_like(x), native.turn_back(x, x.flip(0), *tables(angle, x.dtype), "half", 0, False)
+        y, back = torch.empty_like(x), torch.empty_like(x)
+        along = native.turn_back((x,), (x.flip(0),), (back,), *tables(angle, x.dtype), "half", 0, False)
         native.turn(x, y, *tables(angle, x.dtype), "half", 0, False)
-        found.append((y, back, theta))
+        found.append((y, back, *along))
     torch.set_num_threads(before)
     assert all(torch.equal(a, b) for a, b in zip(*found))
 
@@ -210,7 +239,12 @@ class Backwards(Wrong):
     """The right turn with a wrong gradient."""
 
     turn = staticmethod(lambda x, out, *told: out.copy_(proof.exactly(x, *told)))
-    turn_back = staticmethod(lambda g, y, cos, sin, *how: (g.clone(), torch.zeros_like(cos)))
+
+    @staticmethod
+    def turn_back(gs, ys, outs, cos, sin, *how):
+        for g, out in zip(gs, outs):
+            out.copy_(g)
+        return torch.zeros_like(cos), torch.zeros_like(sin)
 
 
 @pytest.mark.parametrize("fault", [Wrong, Failing, Late, Backwards])

@@ -68,11 +68,11 @@ def test_the_packed_form_keeps_tables_and_the_projection_that_attention_keeps():
         turned = []
 
         def run(rotation=rotation, projection=projection, turned=turned):
-            turned.append(rotation.packed_((projection * 1).view(B, N, 3, H, D)))
+            turned.extend(rotation.packed_((projection * 1).view(B, N, 3, H, D)))
 
         found = kept(run)
         tables = storages(rotation.cos, rotation.sin)
-        assert found.keys() - storages(turned[0]) == tables
+        assert found.keys() - storages(*turned) == tables
 
 
 def test_tables_that_are_not_of_angles_keep_the_input_and_exact_gradients():

@@ -215,9 +215,9 @@ def test_bad_input_is_named_with_its_mend(call, says):
 
 
 def packed(rotation: Rotation, qkv: torch.Tensor) -> torch.Tensor:
-    """What packed_ should give, by way of qk."""
+    """What packed_ should give, by way of qk: `[3, B, H, N, D]`."""
     q, k, v = qkv.permute(2, 0, 3, 1, 4)
-    return torch.stack([x.transpose(1, 2) for x in (*rotation.qk(q, k), v)], dim=2)
+    return torch.stack((*rotation.qk(q, k), v))
 
 
 turns = {
@@ -239,8 +239,10 @@ def test_a_packed_projection_turned_in_place_equals_qk_bit_by_bit(name, dtype):
         for x in (qkv, qkv[:1].expand(2, -1, -1, -1, -1).clone(), qkv.transpose(0, 1).contiguous().transpose(0, 1)):
             with torch.no_grad():
                 expected, before = packed(rotation, x), x.clone()
-                assert rotation.packed_(x) is x
-            assert torch.equal(x, expected) and torch.equal(x[:, :, 2], before[:, :, 2])
+                turned = rotation.packed_(x)
+            in_place = name != "low precision" or dtype in (torch.float32, torch.float64)
+            assert not in_place or [part.data_ptr() for part in turned] == [x[:, :, i].data_ptr() for i in range(3)]
+            assert torch.equal(torch.stack(turned), expected) and torch.equal(x[:, :, 2], before[:, :, 2])
 
 
 @pytest.mark.parametrize("name", ["shared", "per head", "half, prefix, part of the width", "log temperature"])
@@ -251,9 +253,9 @@ def test_gradients_of_a_packed_projection_are_those_of_qk_twice_over(name):
 
     def turn(x, freqs, in_place=True):
         rotation = torch.func.functional_call(rope, {"freqs": freqs}, (grid(2, 2, dtype=torch.float64), (2, 2)))
-        return rotation.packed_(x.clone()) if in_place else packed(rotation, x)
+        return torch.stack(rotation.packed_(x.clone())) if in_place else packed(rotation, x)
 
-    inputs, weight = [qkv, freqs][: 1 + rope.learned], torch.randn_like(qkv)
+    inputs, weight = [qkv, freqs][: 1 + rope.learned], torch.randn(3, 1, 4, qkv.shape[1], 16, dtype=torch.float64)
     grads = []
     for in_place in (True, False):
         first = torch.autograd.grad((turn(qkv, freqs, in_place).sin() * weight).sum(), inputs, create_graph=True)
@@ -264,10 +266,10 @@ def test_gradients_of_a_packed_projection_are_those_of_qk_twice_over(name):
 
 def test_the_gradient_that_arrives_is_not_written_into():
     rotation, qkv = RoPE(16, 2).at(2, 2), torch.randn(1, 4, 3, 2, 16, requires_grad=True)
-    g = torch.randn(1, 4, 3, 2, 16)
+    g = torch.randn(3, 1, 2, 4, 16)
     before = g.clone()
-    rotation.packed_(qkv * 1).backward(g)
-    assert torch.equal(g, before) and not torch.equal(qkv.grad, g)
+    torch.autograd.backward(rotation.packed_(qkv * 1), list(g))
+    assert torch.equal(g, before) and not torch.equal(qkv.grad, g.permute(1, 3, 0, 2, 4))
     x = torch.randn(1, 2, 4, 16, requires_grad=True)
     g = torch.randn(1, 2, 4, 16)
     before = g.clone()
@@ -278,14 +280,14 @@ def test_the_gradient_that_arrives_is_not_written_into():
 def test_a_turn_in_place_is_noticed_by_what_needed_the_old_values():
     rotation, w = RoPE(16, 2).at(2, 2), torch.randn(1, 4, 3, 2, 16, requires_grad=True)
     qkv = w.sigmoid()  # keeps its output
-    loss = rotation.packed_(qkv).sum()
+    loss = sum(x.sum() for x in rotation.packed_(qkv))
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         loss.backward()
 
 
 def plain(rotation: Rotation, x: torch.Tensor) -> torch.Tensor:
     """The turn by operations whose gradients PyTorch knows, float32 arithmetic, interleaved, no prefix."""
-    cos, sin = rotation._tables(x)
+    cos, sin = rotation._tables(x.shape)
     a, b = x.float().unflatten(-1, (-1, 2)).unbind(-1)
     return torch.stack((a * cos - b * sin, a * sin + b * cos), -1).flatten(-2).to(x.dtype)
 
@@ -354,6 +356,23 @@ def test_what_turns_otherwise_is_respected_by_the_packed_form():
     for rope in (HARoPE(16, 2, heads=2), LieRE(16, 2, heads=2), FoPE(16, 2, trained_extent=(3, 3))):
         qkv = torch.randn(1, 9, 3, 2, 16)
         expected = packed(rope.at(3, 3), qkv)
-        torch.testing.assert_close(rope.at(3, 3).packed_(qkv), expected)
-    with pytest.raises(ValueError, match="call qk"):
-        PoPE(16, 2, heads=2).at(3, 3).packed_(torch.randn(1, 9, 3, 2, 16))
+        torch.testing.assert_close(torch.stack(rope.at(3, 3).packed_(qkv)), expected)
+    q, k, v = PoPE(16, 2, heads=2).at(3, 3).packed_(torch.randn(1, 9, 3, 2, 16))
+    assert q.shape[-1] == k.shape[-1] == 32 and v.shape[-1] == 16
+
+
+@pytest.mark.parametrize("freqs", ["axial", "mixed"])
+@pytest.mark.parametrize("dtype, near", [(torch.float32, 1e-6), (torch.bfloat16, 0)])
+def test_the_gradient_of_a_packed_projection_is_one_tensor_and_that_of_its_parts(freqs, dtype, near):
+    rope, x = RoPE(64, 2, freqs, heads=3, prefix_tokens=1), torch.randn(2, 13, 3, 3, 64).to(dtype)
+    slopes = torch.randn(3, 2, 3, 13, 64).to(dtype).unbind(0)
+    found = []
+    for in_place in (True, False):
+        leaf, rotation = x.clone().requires_grad_(), rope.at(3, 4)
+        turned = rotation.packed_(leaf * 1) if in_place else packed(rotation, leaf).unbind(0)
+        torch.autograd.backward(turned, slopes)
+        found.append((leaf.grad, rope.freqs.grad))
+        rope.freqs.grad = None
+    assert (found[0][0].float() - found[1][0].float()).abs().max() <= near
+    if rope.learned:
+        torch.testing.assert_close(found[0][1], found[1][1], rtol=1e-4, atol=1e-2)
