@@ -11,6 +11,7 @@ from .positions import wide
 from .rotation import Rotation, angles
 
 KEPT = 4  # grids at a time
+State = Tensor | tuple[int, int]
 
 
 def looks_along_axes(freqs: Tensor) -> bool:
@@ -40,19 +41,18 @@ class Shelf:
     """The last few rotations of a module, each found by all that it was made of. A copy of the module begins with none."""
 
     def __init__(self) -> None:
-        self.found: dict[Hashable, tuple[Tensor, tuple[int, int], Rotation]] = {}
+        self.found: dict[Hashable, tuple[Tensor, State, Rotation]] = {}
 
     def get(self, key: Hashable, freqs: Tensor, make: Callable[[], Rotation]) -> Rotation:
-        """The rotation of that key, made anew if `freqs` is another tensor than then, was written to or has other memory since.
-
-        What is written through `freqs.data` is not seen: PyTorch counts no such change.
+        """The rotation of that key, made anew if `freqs` is another tensor than then, or holds something else.
 
         Made outside inference mode: a table that is kept serves training too.
         """
-        kept, state = self.found.get(key), (freqs._version, freqs.data_ptr())
-        if kept is not None and kept[0] is freqs and kept[1] == state:
+        kept = self.found.get(key)
+        if kept is not None and kept[0] is freqs and _same(kept[1], freqs):
             return kept[2]
         with torch.inference_mode(False), torch.no_grad():
+            state = freqs.detach().clone() if seen(freqs) else (freqs._version, freqs.data_ptr())
             made = make()
         for old in list(self.found)[: 1 - KEPT or None]:  # a copy: other threads may put and take meanwhile
             self.found.pop(old, None)
@@ -61,3 +61,15 @@ class Shelf:
 
     def __reduce__(self) -> tuple[type[Shelf], tuple[()]]:
         return Shelf, ()
+
+
+def seen(freqs: Tensor) -> bool:
+    """Whether values can be looked at without waiting for a device."""
+    return freqs.device.type == "cpu"
+
+
+def _same(state: State, freqs: Tensor) -> bool:
+    """By what is in them; on other devices by what PyTorch counts, which writes through `freqs.data` escape."""
+    if isinstance(state, Tensor):
+        return torch.equal(state, freqs.detach())
+    return state == (freqs._version, freqs.data_ptr())

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from ._check import check_extent, check_options, check_trained, check_widths, choose, per_axis, readable
 from .freqs import fastest, vectors
-from .grids import Shelf, axial_tables, looks_along_axes
+from .grids import Shelf, axial_tables, looks_along_axes, seen
 from .positions import Extent, as_positions, axis_coordinates, modes, place, sizes, steps, wide
 from .rotation import Layout, Rotation, angles
 from .scaling import Scaling, Temperature, build, check_temperature, identity, named, needs
@@ -140,11 +140,13 @@ class RoPE(nn.Module):
     def at(self, *extent: int) -> Rotation:
         """Tables for a token grid of `extent`, scaled for it as configured: `rope.at(28, 28)`.
 
-        Those of fixed frequencies and named rules are kept for the next call, until something changes.
+        Those of named rules are kept for the next call until something changes; of learned frequencies where no gradient is
+        recorded, on CPUs.
         """
         kind = type(self)  # one that is made of more than its frequencies is made anew
         plain = kind.forward is RoPE.forward and kind.vectors is RoPE.vectors and kind.positions is RoPE.positions
-        if not plain or self.learned or not named(self.scaling) or not readable(self.freqs) or self.freqs.is_inference():
+        learning = self.learned and (torch.is_grad_enabled() or not seen(self.freqs))
+        if not plain or learning or not named(self.scaling) or not readable(self.freqs) or self.freqs.is_inference():
             rotation: Rotation = self(self.positions(*extent), extent)
             return rotation
         how = (self.layout, self.prefix_tokens, self.rotate_dtype, self.temperature, self.strength, self.trained_extent)
@@ -154,7 +156,7 @@ class RoPE(nn.Module):
     def _of_grid(self, extent: tuple[int, ...]) -> Rotation:
         freqs, factor = self._scaled(extent)
         freqs = freqs * freqs.new_tensor(self.strength)
-        if not looks_along_axes(freqs):
+        if self.learned or not looks_along_axes(freqs):
             rotation: Rotation = self(self.positions(*extent), extent)
             return rotation
         cos, sin = axial_tables(self._columns(extent), freqs)

@@ -58,7 +58,7 @@ def parser() -> argparse.ArgumentParser:
     model("--pairs", type=int, default=30, help="rounds of the model part")
     model("--steps", nargs="+", choices=("inference", "training"), default=["inference", "training"])
     model("--encodings", nargs="+", metavar="NAME", help="axial, axial+jitter, mixed, alibi, pape, timm")
-    model("--compile", action="store_true", help="compiled models too")
+    model("--modes", nargs="+", choices=("eager", "compiled"), default=["eager"])
     model("--model", default="vit_small_patch16_224")
     model("--timm-model", default="vit_small_patch16_rope_224", help="what `timm` is among the encodings")
     model("--depth", type=int, help="blocks of the models (as many as they have)")
@@ -94,7 +94,7 @@ def models(given: argparse.Namespace, device: torch.device) -> Iterator[list[row
         sizes=given.sizes,
         batch=given.batch or (2 if device.type == "cpu" else 64),
         encodings=given.encodings or model.ENCODINGS,
-        modes=model.MODES[: 1 + given.compile],
+        modes=given.modes,
         steps=given.steps,
         dtypes=[getattr(torch, name) for name in given.dtypes or [own]],
         model=given.model,
