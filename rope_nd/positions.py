@@ -64,7 +64,8 @@ def steps(
     other = count if reference is None else sizes(check_extent(tuple(reference), "reference"), device)
     length = (other if by == "reference" else count) * pitch  # [A]
     if by in ("shortest", "longest"):
-        length = length.amin(0) if by == "shortest" else length.amax(0)
+        measured = torch.stack([n for n, mode in zip(length, each) if mode not in ("index", "signed")])
+        length = measured.amin(0) if by == "shortest" else measured.amax(0)
     share = pitch / length
     found = {"index": pitch, "signed": pitch, "reference": pitch * other / count, "centred": share * 2, "unit": share}
     return torch.stack([found[mode].expand_as(pitch)[axis] for axis, mode in enumerate(each)])
@@ -135,7 +136,8 @@ def grid(
     - `"centred"`: x = offset + (2 i + 1 - N_a) d_a / L, which runs over (-1, 1) (DINOv3).
     - `"unit"`: x = offset + (i + 1/2) d_a / L, which runs over (0, 1).
     - `"reference"`: x = (offset + d_a i) R_a / N_a: the grid laid over a reference grid of R tokens (EVA-02).
-    - one of these an axis: `grid(8, 14, 14, normalize=("index", "centred", "centred"))`.
+    - one of these an axis: `grid(8, 14, 14, normalize=("index", "centred", "centred"))`; the shortest and longest axis are found
+      among those that are normalised.
 
     Returns `[N_1 · … · N_A, A]` in `dtype` (float32; float64 on request), computed in float64 where the device has it.
     Raises ValueError for extents below one, wrong counts of numbers and unknown names.

@@ -13,15 +13,15 @@ from typing import Any
 from torch import nn
 
 from .._check import check_options, check_trained, choose
-from ..absolute import Absolute
-from ..bias import Bias
 from ..presets import PRESETS
 from ..registry import ROTARY, Host, list_encodings, make
-from ..rope import RoPE
 from ..scaling import Scaling, Temperature, check_temperature
-from .families import CLASSIFIERS, OURS, attentions, head_width, held, swaps, trunk, wrapped_trunk
+from .families import CLASSIFIERS, attentions, head_width, held, is_ours, swaps, trunk, wrapped_trunk
+from .fit import check_module, turns
+from .inflation import Inflation, check_attention, deflate, inflate, read, shares
 from .model import KINDS, Settings, Wrapped, lead
 from .native import augmentation, layout_of, native
+from .timed import check_time, lifted_augmentation, with_time
 
 Keep = bool | str | Collection[str]
 
@@ -53,6 +53,26 @@ def wrap(
     - `augment`: `shift`, `jitter`, `rescale` of coordinates in training, one draw a sample.
     - further options go to the encoding; a rotary one pairs channels as the model did (`layout`), if it turned before.
 
+    With `axes=3` a model of images becomes one of clips or volumes, `[B, C, T, H, W]` of any T, H, W, with axes (t, h, w):
+
+        video = wrap(vit, "axial", axes=3, tubelet=2, spacing=(1 / 24, 1, 1))
+        video(clip, spacing=(1 / 12, 1, 1))                       # the same seconds, half the frame rate
+
+    - `tubelet`: frames (slices) a token, 1 by default. `inflate`: what each of them has of the stem's weights, `"mean"`, `"centre"`
+      or numbers, of sum one. Checkpoints of images load as before, under the same keys. A token's place is its first frame's.
+    - `frames`: how many a clip of training has, by default eight tokens: with the image's grid that is `trained_extent`.
+    - `spacing`: the distance between samples along each axis in training, seconds and pixels, or millimetres (1 each if not given);
+      the forward takes that of its input, and more: see `rope_nd.wrapping.inflated.Inflated`.
+    - `attention`: `"joint"`, or `"factorised"`: within frames, then along time, with the same weights, for long clips; class and
+      register tokens are in every frame and averaged over all.
+    - `tokens`: at the most so many in training. `drop`: which go, `"random"` (default), `"uniform"`, `"tube"` (the same places in
+      all frames; the only one with factorised attention).
+    - With `"native"` height and width turn as they did. `time="added"` (default) gives each pair, head and layer a component of
+      time, which starts at zero and is learned. `"slowest"`: time takes over the slowest `time_share` (1/4) of the pairs, geometric
+      frequencies of base `time_theta` (100). A table that is kept is the same for all frames.
+
+    Any other number of axes is for tokens with coordinates, `model.forward_tokens(tokens, coords)`, which the others take too.
+
     Changes the model it is given and returns it (deepcopy first to keep the old one); `unwrap` undoes it. A model made with
     `features_only=True` and a classifier around an encoder are wrapped inside. Raises ValueError for a class it does not know,
     naming it.
@@ -60,9 +80,12 @@ def wrap(
     inner = trunk(model)
     if isinstance(inner, Wrapped):
         raise ValueError("this model is wrapped already: unwrap it first")
-    exchange = swaps(inner)
-    if axes != 2:
-        raise ValueError(f"axes={axes}: image models have 2")
+    given, options = read(axes, options)
+    if given is not None and given.frames is not None and trained_extent is not None:
+        raise ValueError(
+            f"frames={given.frames} and trained_extent={trained_extent!r}: give one of them, the second holds the first"
+        )
+    exchange = swaps(inner, axes)
     check_temperature(temperature)
     check_options("augment", augment or {}, also=("shift", "jitter", "rescale"))
     check_trained(trained_extent, axes)
@@ -70,14 +93,16 @@ def wrap(
     origin = type(inner)
     inner.__class__ = exchange[0][1]  # for what its class knows; a refusal below puts it back
     try:
-        extent = trained_extent if trained_extent is not None else inner.grid()
+        extent = trained_extent or (inner.grid() if given is None else given.trained(inner.grid()))
         host = _host(inner, extent)
-        module = _encoding(inner, encoding, host, strength, scaling, temperature, options)
+        if given is not None:
+            check_attention(given, inner, [layer for block in inner.rotating() for layer in attentions(block)])
+        module = _encoding(inner, encoding, host, given, strength, scaling, temperature, options)
         if getattr(lead(module), "hides", False) and not inner.hideable:
             name = type(inner).__bases__[-1].__name__
             raise ValueError(f"this bias hides keys, and {name} mixes its heads before the softmax: choose a finite bias")
         rope = getattr(inner, inner.own_rope, None)
-        before = None if rope is None or "rotary" not in kept else _native(rope, host)
+        before = None if rope is None or "rotary" not in kept else _native(rope, host, None)
     except Exception:
         inner.__class__ = origin
         raise
@@ -85,13 +110,17 @@ def wrap(
     for made in (module, before):
         if made is not None:
             made.to(home)
-    drawn = dict(augment or {}) or (augmentation(rope) if encoding == "native" and rope is not None else {})
-    inner.wrapped = Settings(axes, tuple(extent), kept, temperature, drawn)
+    drawn = dict(augment or {})
+    if not drawn and encoding == "native" and rope is not None:
+        drawn = augmentation(rope) if axes == 2 else lifted_augmentation(augmentation(rope))
+    inner.wrapped = Settings(axes, tuple(extent), kept, temperature, drawn, given)
     for number, block in enumerate(inner.rotating()):
         for layer in attentions(block):
             layer.layer = number
     for part, ours in exchange:
         part.__class__ = ours
+    if given is not None and axes == 3:
+        inflate(inner.patch_embed, shares(given.inflate, given.tubelet))
     around = held(model)
     if type(around) in CLASSIFIERS:
         around.__class__ = CLASSIFIERS[type(around)]
@@ -110,8 +139,10 @@ def unwrap(model: nn.Module) -> nn.Module:
         if name in parameters:
             parameters[name].requires_grad_(learns)
     del inner.wrapped, inner.encoding, inner.own_rotary
+    if settings.axes == 3:
+        deflate(inner.patch_embed)
     for part in model.modules():
-        if type(part) in OURS.values():
+        if is_ours(part):
             vars(part).pop("layer", None)
             part.__class__ = type(part).__bases__[-1]
     for name, attribute, own, value in settings.changed:
@@ -138,81 +169,57 @@ def _host(inner: Wrapped, extent: tuple[int, ...]) -> Host:
     return Host(inner.embed_dim, keys, head_width(first), len(inner.rotating()), extent, inner.prefix_tokens(), queries)
 
 
-def _native(rope: nn.Module, host: Host, **options: Any) -> nn.Module:
-    known = {"prefix_tokens": host.prefix_tokens, "trained_extent": host.trained_extent}
-    return native(rope, host.head_dim, host.layers, **known, **options)
+def _native(rope: nn.Module, host: Host, given: Inflation | None, **options: Any) -> nn.Module:
+    """The model's own rotation; with axes (t, h, w) where the host has three, time as `given` says, or of no effect."""
+    axes = len(host.trained_extent)
+    known = {"prefix_tokens": host.prefix_tokens, "trained_extent": host.trained_extent, **options}
+    if axes == 2:
+        return native(rope, host.head_dim, host.layers, **known)
+    if axes != 3:
+        raise ValueError(f"axes={axes}: a model's own rotation of height and width can be given time, and no more axes")
+    return with_time(native(rope, host.head_dim, host.layers), host, given, **known)
 
 
 def _encoding(
-    inner: Any, encoding: str | nn.Module, host: Host, strength: Any, scaling: Any, temperature: Any, options: dict[str, Any]
+    inner: Any,
+    encoding: str | nn.Module,
+    host: Host,
+    given: Inflation | None,
+    strength: Any,
+    scaling: Any,
+    temperature: Any,
+    options: dict[str, Any],
 ) -> nn.Module | None:
     """The encoding asked for, checked against the model it is for."""
-    rope = getattr(inner, inner.own_rope, None)
+    rope, axes = getattr(inner, inner.own_rope, None), len(host.trained_extent)
+    check_time(given, turns=encoding == "native" and rope is not None)
     turning = {"strength": strength, "temperature": temperature}
     if isinstance(encoding, nn.Module):
-        given = {**options, "scaling": scaling, "strength": None if strength == 1.0 else strength}
-        given |= {"temperature": temperature if _turns(encoding) else None}
-        told = ", ".join(f"{name}={value!r}" for name, value in given.items() if value is not None)
+        beside = {**options, "scaling": scaling, "strength": None if strength == 1.0 else strength}
+        beside |= {"temperature": temperature if turns(encoding) else None}
+        told = ", ".join(f"{name}={value!r}" for name, value in beside.items() if value is not None)
         if told:
             raise ValueError(f"encoding is a module: {told} must be given to it")
-        _check_module(encoding, host)
+        check_module(encoding, host)
         return encoding
     choose("encoding", encoding, ["native", *list_encodings(), *PRESETS])
     if encoding == "native":
         if options:
             raise ValueError(f"encoding 'native' has no option {sorted(options)[0]!r}: it takes scaling, temperature, strength")
         if rope is not None:
-            return _native(rope, host, scaling=scaling, **turning)
+            return _native(rope, host, given, scaling=scaling, **turning)
         if scaling not in (None, "none") or strength != 1.0:
             raise ValueError(
                 f"{type(inner).__bases__[-1].__name__} has no rotary encoding of its own to scale: leave scaling, strength"
             )
         return None
     if encoding in ROTARY:
-        return make(encoding, 2, host, scaling=scaling, **{"layout": layout_of(rope), **turning, **options})
+        return make(encoding, axes, host, scaling=scaling, **{"layout": layout_of(rope), **turning, **options})
     if encoding in PRESETS:  # whose layout is part of it
-        return make(encoding, 2, host, scaling=scaling, **turning, **options)
+        return make(encoding, axes, host, scaling=scaling, **turning, **options)
     if strength != 1.0:
         raise ValueError(f"strength={strength!r} is the share of a rotation: encoding {encoding!r} has none")
-    return make(encoding, 2, host, scaling=scaling, **options)
-
-
-def _turns(encoding: nn.Module) -> bool:
-    return isinstance(lead(encoding), RoPE)
-
-
-def _check_module(encoding: nn.Module, host: Host) -> None:
-    """A module that does not fit the model is refused before anything runs."""
-    ropes = encoding if isinstance(encoding, nn.ModuleList) else [encoding]
-    if isinstance(encoding, nn.ModuleList) and len(encoding) not in (1, host.layers):
-        raise ValueError(f"encoding is a list of {len(encoding)} modules: give one, or one for each of {host.layers} layers")
-    for one in ropes:
-        if isinstance(one, RoPE):
-            _check_fit(one, host)
-        elif isinstance(one, Bias):
-            if one.heads != host.queries:
-                raise ValueError(f"encoding has {one.heads} heads, the model {host.queries}: make it with heads={host.queries}")
-        elif isinstance(encoding, nn.ModuleList) or not isinstance(one, Absolute):
-            raise ValueError(f"encoding is a {type(one).__name__}: give a name, a RoPE, an Absolute or a Bias")
-        elif one.dim != host.dim:
-            raise ValueError(f"encoding has {one.dim} channels, the model {host.dim}: make it with dim={host.dim}")
-
-
-def _check_fit(rope: RoPE, host: Host) -> None:
-    if rope.axes != 2:
-        raise ValueError(f"the RoPE has axes={rope.axes}: image models have 2")
-    if rope.head_dim != host.head_dim:
-        raise ValueError(f"the RoPE is made for head_dim={rope.head_dim}, the model has {host.head_dim}: make it with that")
-    if rope.prefix_tokens != host.prefix_tokens:
-        raise ValueError(
-            f"the RoPE leaves prefix_tokens={rope.prefix_tokens} unturned, the model has {host.prefix_tokens} prefix tokens "
-            f"(class and register tokens): make it with prefix_tokens={host.prefix_tokens}"
-        )
-    heads = max(t.shape[0] for t in (*rope.parameters(), *rope.buffers()))
-    if heads > 1 and host.heads % heads:
-        raise ValueError(
-            f"the RoPE has frequencies for {heads} heads, the model {host.heads} key heads: make it with heads={host.heads}"
-        )
+    return make(encoding, axes, host, scaling=scaling, **options)
 
 
 def _leave_out(inner: Any, kinds: set[str]) -> None:

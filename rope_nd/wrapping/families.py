@@ -10,6 +10,8 @@ from timm.layers.hybrid_embed import HybridEmbed
 from timm.models import naflexvit, tnt, vision_transformer
 from torch import nn
 
+from .inflated import INFLATED
+from .inflation import TubeEmbed, check_stem
 from .model import Wrapped
 from .refused import WHY
 from .sampled import NaFlexBlock, WrappedNaFlexVit
@@ -53,15 +55,26 @@ def head_width(layer: Any) -> int:
     return int(getattr(layer, "head_dim", 0)) or round(layer.scale**-2)
 
 
-def swaps(model: Any) -> list[tuple[nn.Module, type]]:
+def is_ours(part: nn.Module) -> bool:
+    """Whether wrapping gave a module its class."""
+    return type(part) in (*OURS.values(), *INFLATED.values(), TubeEmbed)
+
+
+def swaps(model: Any, axes: int = 2) -> list[tuple[nn.Module, type]]:
     """What must become what, the model first. Raises ValueError for what is not known, by name."""
+    if axes != 2 and type(model) in MODELS and type(model) not in INFLATED:
+        names = ", ".join(cls.__name__ for cls in INFLATED)
+        raise ValueError(f"axes={axes}: wrap knows {type(model).__name__} for images alone; other axes are for {names}")
     if type(model) not in MODELS:
         name = type(model).__name__
         raise ValueError(f"wrap does not know {name}" + (f": it {WHY[name]}" if name in WHY else ""))
-    ours: Any = MODELS[type(model)]
+    ours: Any = (MODELS if axes == 2 else INFLATED)[type(model)]
     found: list[tuple[nn.Module, type]] = [(model, ours)]
     embed = embedding(model)
-    if type(embed) in EMBEDS:
+    if axes == 3:
+        check_stem(embed)
+        found.append((embed, TubeEmbed))
+    elif type(embed) in EMBEDS:
         found.append((embed, EMBEDS[type(embed)]))
     elif type(embed) not in (HybridEmbed, naflexvit.NaFlexEmbeds):
         raise ValueError(f"wrap does not know {type(embed).__name__} before the blocks")

@@ -36,6 +36,7 @@ class Settings:
     kept: frozenset[str]  # of the model's own positions, some of KINDS
     temperature: Temperature | None
     augment: dict[str, Any]
+    inflation: Any = None  # the choices of a model whose axes are not an image's
     frozen: dict[str, bool] = field(default_factory=dict)  # parameter -> did it learn
     changed: list[tuple[str, str, bool, Any]] = field(default_factory=list)  # module, attribute, was it there, value
 
@@ -104,6 +105,10 @@ class Wrapped(Timm):
             return augment_positions(self._whole(encoding, extent), batch=batch, **augment)
         return None if isinstance(lead(encoding), RoPE) else self._whole(encoding, extent)
 
+    def _moved(self, points: Tensor, batch: int, augment: dict[str, Any]) -> Tensor:
+        """Coordinates that were given, augmented in training."""
+        return augment_positions(points, batch=batch, **augment) if self.training and augment else points
+
     def _whole(self, encoding: nn.Module | None, extent: tuple[int, ...]) -> Tensor:
         """Coordinates of the whole grid, `[N, A]`."""
         enc, device = lead(encoding), next(self.parameters()).device
@@ -159,7 +164,7 @@ class Wrapped(Timm):
         """The temperature of an encoding that has none of its own."""
         device = next(self.parameters()).device
         trained = sizes(self.wrapped.trained_extent, device)
-        if isinstance(extent, Tensor):
+        if isinstance(extent, Tensor) and extent.ndim == 2:
             return torch.stack([temperature(kind, sizes(e, device), trained) for e in extent]).view(-1, 1, 1, 1)
         return temperature(kind, sizes(extent, device), trained)
 
@@ -174,6 +179,18 @@ def lead(encoding: nn.Module | None) -> Any:
     return encoding[0] if isinstance(encoding, nn.ModuleList) else encoding
 
 
+def placed(encoding: nn.Module | None, indices: Tensor, extent: Any) -> Tensor:
+    """Coordinates of tokens whose places `[N, A]` or `[B, N, A]` in a grid, or in one of each sample (`[B, A]`), are given."""
+    enc = lead(encoding)
+    if enc is None:
+        return indices.float()
+    if not isinstance(extent, Tensor) or extent.ndim == 1:
+        return enc.place(indices, extent)
+    if not enc.sized:
+        return enc.place(indices, extent[0])
+    return torch.stack([enc.place(at, size) for at, size in zip(indices, extent)])
+
+
 def each(enc: Any, points: Tensor | None, extent: Any) -> Any:
     """What an encoding gives for positions, or a rotary one for the whole grid (None).
 
@@ -182,7 +199,7 @@ def each(enc: Any, points: Tensor | None, extent: Any) -> Any:
     if points is None:
         return enc.at(*extent)
     run: Any = enc.among if isinstance(enc, Bias) else enc
-    if not isinstance(extent, Tensor):
+    if not isinstance(extent, Tensor) or extent.ndim == 1:
         return run(points, extent)
     if not enc.sized:
         return run(points)

@@ -12,7 +12,7 @@ from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
 
 from .model import Timm
-from .stack import Stack
+from .points import Points
 
 
 class WrappedPatchEmbed(PatchEmbed):
@@ -26,17 +26,17 @@ class WrappedPatchEmbed(PatchEmbed):
         return self.norm(y.flatten(2).mT if self.flatten else nchw_to(y, self.output_fmt))
 
 
-class WrappedVisionTransformer(Stack, VisionTransformer):
+class WrappedVisionTransformer(Points, VisionTransformer):
     """ViT, with all that timm builds of it: DeiT-III, CLIP, SigLIP, DINOv2, hybrids, ViTamin."""
 
     drops_bare_tokens = False
 
 
-class WrappedVisionTransformerDistilled(Stack, VisionTransformerDistilled):
+class WrappedVisionTransformerDistilled(Points, VisionTransformerDistilled):
     """DeiT with a distillation token."""
 
 
-class WrappedEva(Stack, Eva):  # type: ignore[misc]
+class WrappedEva(Points, Eva):  # type: ignore[misc]
     """EVA, EVA-02, Perception Encoder, rope-vit, DINOv3, Sapiens 2."""
 
 

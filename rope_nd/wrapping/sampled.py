@@ -12,8 +12,7 @@ from timm.models.naflexvit import NaFlexVit, create_attention_mask
 from timm.models.vision_transformer import Block
 from torch import Tensor, nn
 
-from ..positions import augment as augment_positions
-from .model import Wrapped, lead
+from .model import Wrapped, placed
 from .where import Where
 
 
@@ -22,14 +21,7 @@ class Sampled(Wrapped):
 
     def _placed(self, encoding: nn.Module | None, coords: Tensor, extents: Tensor, augment: dict[str, Any]) -> Tensor:
         """Coordinates `[B, N, A]` of patches whose indices `[B, N, A]` in grids of `extents` `[B, A]` are given."""
-        enc = lead(encoding)
-        if enc is None:
-            points = coords.float()
-        elif enc.sized:
-            points = torch.stack([enc.place(c, e) for c, e in zip(coords, extents)])
-        else:
-            points = enc.place(coords, extents[0])
-        return augment_positions(points, **augment) if self.training and augment else points
+        return self._moved(placed(encoding, coords, extents), len(coords), augment)
 
 
 class NaFlexBlock(Block):

@@ -12,6 +12,7 @@ from timm.models.tnt import TNT, Attention, Block, PixelEmbed
 from torch import Tensor, nn
 
 from .attention import out
+from .places import Places
 from .stack import Stack, token_grid
 from .where import Where, probabilities, split
 
@@ -69,7 +70,7 @@ class WrappedTNT(Stack, TNT):
         extent = token_grid(x, self.pixel_embed)
         pixels = self.pixel_embed(x, self.pixel_pos)
         patches = self.norm2_proj(self.proj(self.norm1_proj(pixels.reshape(len(x), extent[0] * extent[1], -1))))
-        tokens, where = self._tokens(patches, extent, mask, is_causal, drop)
+        tokens, where = self._tokens(patches, Places(extent, extent, len(x)), mask, is_causal, drop)
         return (pixels, tokens), where
 
     def _table(self) -> tuple[Tensor, int] | None:

@@ -86,6 +86,10 @@ class Where:
         kind = torch.promote_types(total.dtype, q.dtype)
         return total.to(kind).clamp(min=torch.finfo(q.dtype).min / 2).to(q.dtype), False  # a row of -inf has no softmax
 
+    def attend(self, attn: Any, q: Tensor, k: Tensor, v: Tensor, scale: float | None) -> Tensor | None:
+        """Attention of another kind than softmax over all tokens at once, where there is one: `[B, H, N, D]`."""
+        return None
+
     def without_prefix(self, tokens: int) -> Where:
         """For layers before the prefix tokens (`tokens` of them) are there."""
         bare = tuple(tuple(replace(r, prefix_tokens=0) for r in chain) for chain in self.rotations)
@@ -134,6 +138,9 @@ def attend(
     """
     if k.shape[1] != q.shape[1]:
         k, v = (x.repeat_interleave(q.shape[1] // k.shape[1], dim=1) for x in (k, v))
+    other = where.attend(attn, q, k, v, scale)
+    if other is not None:
+        return other
     if attn.fused_attn:
         mask, is_causal = where.scores(q, attn.layer, own)
         drop = attn.attn_drop.p if attn.training else 0.0

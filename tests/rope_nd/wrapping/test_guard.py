@@ -20,6 +20,7 @@ from timm.layers import pos_embed_rel, pos_embed_sincos
 from timm.models import vision_transformer_sam
 
 from rope_nd.wrapping.families import OURS
+from rope_nd.wrapping.inflated import INFLATED
 
 RECORD = Path(__file__).parent / "sources.json"
 FOLLOWED = {  # not replaced, but written anew
@@ -36,7 +37,7 @@ FOLLOWED = {  # not replaced, but written anew
 def watched() -> dict[str, Callable]:
     """timm's functions by name: those that a class of ours has its own of, and those that are followed."""
     found = {}
-    for theirs, ours in OURS.items():
+    for theirs, ours in [*OURS.items(), *INFLATED.items()]:
         between = [cls for cls in ours.__mro__ if cls.__module__.startswith("rope_nd")]
         for name in {name for cls in between for name, value in vars(cls).items() if inspect.isfunction(value)}:
             function = getattr(theirs, name, None)

@@ -871,7 +871,6 @@ small = {"pretrained": False, "num_classes": 2}
         (lambda: wrap(vit(), "none", theta=3.0), "'none' has no options, got ['theta']"),
         (lambda: wrap(vit(), "none", scaling="pi"), "no positions to scale"),
         (lambda: wrap(vit(), "learned", scaling="yarn"), "choose one of 'pi', 'none'"),
-        (lambda: wrap(vit(), "axial", axes=3), "axes=3: image models have 2"),
         (lambda: wrap(vit(), RoPE(16, 2), theta=3.0), "encoding is a module: theta=3.0 must be given to it"),
         (lambda: wrap(vit(), RoPE(16, 2), scaling="pi"), "encoding is a module: scaling='pi'"),
         (lambda: wrap(vit(), RoPE(16, 2, prefix_tokens=1), strength=0.5), "strength=0.5"),
@@ -919,7 +918,7 @@ def test_a_hybrid_refuses_sizes_that_would_lose_pixels():
 @pytest.mark.parametrize(
     "options",
     [
-        *({"axes": 3}, {"thta": 1}, {"scaling": "yarm"}, {"temperature": "logg"}, {"theta": "much"}),
+        *({"axes": 0}, {"thta": 1}, {"scaling": "yarm"}, {"temperature": "logg"}, {"theta": "much"}),
         *(
             {"encoding": "fope", "sigma": "much"},
             {"encoding": "none", "trained_extent": 14},
