@@ -1,0 +1,150 @@
+"""Folders of clips and volumes, one folder a class: root/walking/a.mp4, root/brain/b.nii.gz."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+from torchvision.transforms.v2 import functional as F  # type: ignore[import-untyped]
+
+from train.readers.clip import Clip, open_clip, sample
+from train.readers.nifti import NIFTI
+from train.readers.sources import ARRAYS, PICTURES, Layout, natural
+from train.readers.space import Volume
+from train.readers.video import Backend
+from train.readers.volume import read_volume
+
+VIDEOS = ".mp4", ".m4v", ".mov", ".mkv", ".webm", ".avi", ".mpg", ".mpeg", ".ts", ".flv", ".wmv", ".ogv", ".gif"
+
+
+class ClipFolder(torch.utils.data.Dataset[tuple[Tensor, int]]):
+    """Clips (uint8 [C, T, H, W], label) of video files, folders of frames, .npy and .npz files.
+
+    count  frames of a clip; with `fps`, sampled at that rate from a window of count / fps seconds, otherwise from the whole file
+    start  where that window lies: first, middle, or random, which is a function of `seed` and the clip (set `seed` anew an epoch)
+    size   frames are resized to cover it, and the middle is cut out; one number or (height, width). None: as stored
+
+    `classes` are the names of the folders, sorted; `read(i)` gives the clip with its times.
+    """
+
+    def __init__(
+        self,
+        root: str | Path,
+        *,
+        count: int,
+        fps: float | None = None,
+        start: Literal["first", "middle", "random"] = "middle",
+        size: int | tuple[int, int] | None = None,
+        seed: int = 0,
+        source_fps: float | None = None,
+        layout: Layout = "thwc",
+        backend: Backend = "auto",
+    ) -> None:
+        if start not in ("first", "middle", "random"):
+            raise ValueError(f"start {start!r}: choose first, middle or random")
+        self.count, self.fps, self.start, self.seed = count, fps, start, seed
+        self.size = (size, size) if isinstance(size, int) else size
+        self.source_fps, self.layout, self.backend = source_fps, layout, backend
+        self.classes, self.files, self.labels = scan(Path(root), is_clip, "clips")
+
+    def __len__(self) -> int:
+        return len(self.files)
+
+    def read(self, index: int) -> Clip:
+        """The clip, with its times in seconds."""
+        path = self.files[index]
+        source = open_clip(path, source_fps=self.source_fps, layout=self.layout, backend=self.backend)
+        begin = 0.0
+        if self.fps is not None and self.start != "first":
+            share = 0.5 if self.start == "middle" else float(np.random.default_rng((self.seed, index)).random())
+            begin = max(0.0, source.duration - self.count / self.fps) * share
+        found = sample(source, path, seconds=(begin, None), count=self.count, fps=self.fps)
+        return found if self.size is None else found._replace(frames=fit(found.frames, self.size))
+
+    def __getitem__(self, index: int) -> tuple[Tensor, int]:
+        return self.read(index).frames, self.labels[index]
+
+
+class VolumeFolder(torch.utils.data.Dataset[tuple[Tensor, int]]):
+    """Volumes (float32 [C, D, H, W], label) of NIfTI files and folders of DICOM slices.
+
+    size    voxels, (depth, height, width): the middle is cut out, and what is missing is filled with the least value
+    window  (low, high): values between them become -1 to 1, others are cut off; without it each volume gets mean 0 and deviation 1
+
+    `classes` are the names of the folders, sorted; `read(i)` gives the volume as it is, with its spacing, which no option changes.
+    """
+
+    def __init__(
+        self, root: str | Path, *, size: tuple[int, int, int] | None = None, window: tuple[float, float] | None = None
+    ) -> None:
+        if window is not None and not window[0] < window[1]:
+            raise ValueError(f"window {window}: give (low, high), low first")
+        self.size, self.window = size, window
+        self.classes, self.files, self.labels = scan(Path(root), is_volume, "volumes")
+
+    def __len__(self) -> int:
+        return len(self.files)
+
+    def read(self, index: int) -> Volume:
+        return read_volume(self.files[index])
+
+    def __getitem__(self, index: int) -> tuple[Tensor, int]:
+        voxels = levels(self.read(index).voxels, self.window)
+        return voxels if self.size is None else middle(voxels, self.size), self.labels[index]
+
+
+def scan(root: Path, wanted: Callable[[Path], bool], what: str) -> tuple[list[str], list[Path], list[int]]:
+    """Names of classes, files, and the class of each file; a class without any is an error."""
+    if not root.is_dir():
+        raise ValueError(f"{root}: there is no such folder; give one that holds a folder a class")
+    folders = sorted(path for path in root.iterdir() if path.is_dir() and not path.name.startswith("."))
+    if not folders:
+        raise ValueError(f"{root}: no class folders in it")
+    found = [sorted((path for path in folder.iterdir() if wanted(path)), key=natural) for folder in folders]
+    for folder, files in zip(folders, found):
+        if not files:
+            raise ValueError(f"{folder}: this class has no {what}")
+    labels = [label for label, files in enumerate(found) for _ in files]
+    return [folder.name for folder in folders], [file for files in found for file in files], labels
+
+
+def is_clip(path: Path) -> bool:
+    if path.is_dir():
+        return any(file.suffix.lower() in PICTURES for file in path.iterdir())
+    return path.suffix.lower() in VIDEOS + ARRAYS
+
+
+def is_volume(path: Path) -> bool:
+    return not path.name.startswith(".") and (path.is_dir() or path.name.lower().endswith(NIFTI))
+
+
+def fit(frames: Tensor, size: tuple[int, int]) -> Tensor:
+    """Frames [C, T, H, W] resized to cover `size`, with the middle cut out: [C, T, h, w]."""
+    scale = max(size[0] / frames.shape[2], size[1] / frames.shape[3])
+    whole = [max(round(n * scale), least) for n, least in zip(frames.shape[2:], size)]
+    resized = F.resize(frames.transpose(0, 1), whole, antialias=True)  # [T, C, H', W']
+    return F.center_crop(resized, list(size)).transpose(0, 1).contiguous()
+
+
+def levels(voxels: Tensor, window: tuple[float, float] | None) -> Tensor:
+    """Values about unit range."""
+    if window is not None:
+        return ((voxels - window[0]) / (window[1] - window[0])).clamp(0, 1) * 2 - 1
+    return (voxels - voxels.mean()) / voxels.std().clamp_min(1e-6)
+
+
+def middle(voxels: Tensor, size: tuple[int, int, int]) -> Tensor:
+    """The middle of a volume [C, D, H, W], cut out or filled up with the least value: [C, d, h, w]."""
+    filled = voxels.new_full((len(voxels), *size), float(voxels.min()))
+    for axis, want in enumerate(size, start=1):
+        have = voxels.shape[axis]
+        if have > want:
+            voxels = voxels.narrow(axis, (have - want) // 2, want)
+    corner = [(want - have) // 2 for want, have in zip(size, voxels.shape[1:])]
+    z, y, x = (slice(c, c + n) for c, n in zip(corner, voxels.shape[1:]))
+    filled[:, z, y, x] = voxels
+    return filled
