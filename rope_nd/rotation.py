@@ -112,7 +112,10 @@ class Rotation:
         phase = (angles - 2 * math.pi * torch.round(angles / (2 * math.pi))).to(table_dtype)
         if phase.ndim == 3 and phase.shape[0] == 1:
             phase = phase[0]  # [N, P], which fits x of any rank
-        return cls(phase.cos(), phase.sin(), layout, prefix_tokens, temperature, dtype, circle=True)
+        cos, sin = phase.cos(), phase.sin()
+        if torch.compiler.is_compiling():  # one buffer: compilers would make cosines anew in every layer
+            cos, sin = torch.stack((cos, sin)).unbind(0)
+        return cls(cos, sin, layout, prefix_tokens, temperature, dtype, circle=True)
 
     @property
     def tokens(self) -> int:
