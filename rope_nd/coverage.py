@@ -56,7 +56,12 @@ def names() -> list[str]:
     for module in list_modules():
         if module not in CONVOLUTIONAL:
             found |= set(timm.list_models(module=module))
-    return sorted(name for name in found if module_of(name) != "mobilenetv3" or name.startswith(HYBRIDS))
+    return sorted(name for name in found if timms(name) and (module_of(name) != "mobilenetv3" or name.startswith(HYBRIDS)))
+
+
+def timms(name: str) -> bool:
+    """Whether timm itself has that name; others may have registered theirs."""
+    return model_entrypoint(name).__module__.startswith("timm.")
 
 
 def module_of(name: str) -> str:
