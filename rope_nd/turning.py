@@ -13,7 +13,8 @@ Graphs (compile, export, ONNX, torch.func, forward mode, fake tensors) and devic
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from types import ModuleType
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -22,23 +23,8 @@ from torch.autograd.graph import increment_version
 
 from . import kernels
 from .kernels import eager
-from .kernels.plain import direct, fits
+from .kernels.plain import How, Some, Three, direct, fits, four, parts
 from .kernels.real import halves
-
-Some = tuple[Tensor, ...]
-Three = tuple[Tensor, Tensor, Tensor]
-
-
-class How(NamedTuple):
-    """Layout, tokens that are left, the opposite angle or not; whether the tables are cosines and sines of angles."""
-
-    layout: str
-    prefix: int = 0
-    inverse: bool = False
-    circle: bool = False
-
-    def opposite(self) -> How:
-        return self._replace(inverse=not self.inverse)
 
 
 def turn(xs: Some, cos: Tensor, sin: Tensor, how: How, dtype: torch.dtype | None = torch.float32) -> Some:
@@ -77,12 +63,6 @@ def turn_packed_(
     return _raw_packed_(qkv, *tables, how, factor)
 
 
-def parts(qkv: Tensor) -> Three:
-    """q, k, v `[B, H, N, D]`, views of a projection `[B, N, 3, H, D]`."""
-    q, k, v = qkv.permute(2, 0, 3, 1, 4).unbind(0)
-    return q, k, v
-
-
 class Turn(Function):
     """Out of place: cos, sin, xs -> ys."""
 
@@ -118,32 +98,53 @@ class TurnPacked(Function):
     @staticmethod
     def backward(ctx: Any, gq: Tensor, gk: Tensor, gv: Tensor) -> tuple[Tensor | None, ...]:
         cos, sin, *seen = ctx.saved_tensors
-        fresh = None if torch.is_grad_enabled() else gv.new_empty(gv.shape[0], gv.shape[2], 3, *gv.shape[1::2])  # [B, N, 3, H, D]
-        places = None if fresh is None else parts(fresh)
-        tables: tuple[Tensor | None, ...] = None, None
+        if torch.is_grad_enabled():
+            return TurnPacked._again(ctx, (gq, gk, gv), cos, sin, seen)
+        fresh = gv.new_empty(gv.shape[0], gv.shape[2], 3, *gv.shape[1::2])  # [B, N, 3, H, D]
+        q, *_ = places = parts(fresh)
+        tables: Some | tuple[None, None] = (None, None)
         if seen:
-            (q, k), *tables = _of_angles((gq, gk), tuple(seen), cos, sin, ctx.how, places and places[:2])  # type: ignore[assignment]
+            _, *tables = _of_angles((gq, gk, gv), tuple(seen), cos, sin, ctx.how, places)  # type: ignore[assignment]
         else:
-            q, k = _back((gq, gk), cos, sin, ctx.how, places and places[:2])
-        if places is None:
-            q = q if ctx.factor is None else (q * ctx.factor).to(q.dtype)
-            return torch.stack([t.transpose(1, 2) for t in (q, k, gv)], dim=2), *tables, None, None
+            _back((gq, gk, gv), cos, sin, ctx.how, places, turned=2)
         if ctx.factor is not None:
             q.mul_(ctx.factor)
-        places[2].copy_(gv)
         return fresh, *tables, None, None
 
+    @staticmethod
+    def _again(ctx: Any, gs: Three, cos: Tensor, sin: Tensor, seen: list[Tensor]) -> tuple[Tensor | None, ...]:
+        """The same by operations whose own gradients are known."""
+        tables: Some | tuple[None, None] = (None, None)
+        if seen:
+            (q, k), *tables = _of_angles(gs[:2], tuple(seen), cos, sin, ctx.how)  # type: ignore[assignment]
+        else:
+            q, k = turn(gs[:2], cos, sin, ctx.how.opposite(), cos.dtype)
+        q = q if ctx.factor is None else (q * ctx.factor).to(q.dtype)
+        return torch.stack([t.transpose(1, 2) for t in (q, k, gs[2])], dim=2), *tables, None, None
 
-def _back(gs: Some, cos: Tensor, sin: Tensor, how: How, outs: Some | None) -> Some:
-    """The gradients of what was turned (in `outs` if those are given), from those of what came of it."""
-    if outs is not None and direct(cos.dtype, *gs, cos, sin):
-        return tuple(_raw(g, cos, sin, how.opposite(), out) for g, out in zip(gs, outs))
-    xs = turn(gs, cos, sin, how.opposite(), cos.dtype)
-    return xs if outs is None else tuple(out.copy_(x) for x, out in zip(xs, outs))
+
+def _back(gs: Some, cos: Tensor, sin: Tensor, how: How, outs: Some, turned: int) -> None:
+    """The gradients of what was turned, and copies of those after the first `turned`, in `outs`."""
+    backends = _backends(gs, outs, cos, sin, how) if direct(cos.dtype, *gs, cos, sin) else {None}
+    backend = backends.pop()
+    if not backends and hasattr(backend, "turn_some"):
+        backend.turn_some(gs, outs, turned, four(cos), four(sin), *how.opposite()[:3])  # type: ignore[union-attr]
+        return
+    xs = turn(gs[:turned], cos, sin, how.opposite(), cos.dtype)
+    for x, out in zip((*xs, *gs[turned:]), outs):
+        out.copy_(x)
+
+
+def _backends(xs: Some, outs: Some, cos: Tensor, sin: Tensor, how: How) -> set[ModuleType | None]:
+    """Which backends take them."""
+    return {kernels.choose(four(x), four(out), four(cos), four(sin), how.layout) for x, out in zip(xs, outs)}
 
 
 def _of_angles(gs: Some, ys: Some, cos: Tensor, sin: Tensor, how: How, outs: Some | None = None) -> tuple[Some, Tensor, Tensor]:
-    """The gradients of xs (in `outs` if those are given), cos and sin from those of ys and ys, for tables on the circle."""
+    """The gradients of xs (in `outs` if those are given), cos and sin from those of ys and ys, for tables on the circle.
+
+    Gradients beyond the ys are copied into `outs`.
+    """
     found = None if torch.is_grad_enabled() else _raw_back(gs, ys, cos, sin, how, outs)
     if found is not None:
         return found
@@ -152,7 +153,10 @@ def _of_angles(gs: Some, ys: Some, cos: Tensor, sin: Tensor, how: How, outs: Som
         a, b, u, v = _channels(g, y, cos, how)
         theta = theta + (b * u - a * v).sum_to_size(cos.shape)
     theta = -theta if how.inverse else theta
-    return _back(gs, cos, sin, how, outs), -sin * theta, cos * theta
+    if outs is None:
+        return turn(gs, cos, sin, how.opposite(), cos.dtype), -sin * theta, cos * theta
+    _back(gs, cos, sin, how, outs, len(ys))
+    return outs, -sin * theta, cos * theta
 
 
 def _of_tables(gs: Some, xs: Some, cos: Tensor, sin: Tensor, how: How) -> tuple[Some, Tensor, Tensor]:
@@ -162,7 +166,7 @@ def _of_tables(gs: Some, xs: Some, cos: Tensor, sin: Tensor, how: How) -> tuple[
         a, b, u, v = _channels(g, x, cos, how)
         along = along + (a * u + b * v).sum_to_size(cos.shape)
         across = across + (b * u - a * v).sum_to_size(cos.shape)
-    return _back(gs, cos, sin, how, None), along, -across if how.inverse else across
+    return turn(gs, cos, sin, how.opposite(), cos.dtype), along, -across if how.inverse else across
 
 
 def _channels(g: Tensor, y: Tensor, cos: Tensor, how: How) -> Some:
@@ -170,15 +174,14 @@ def _channels(g: Tensor, y: Tensor, cos: Tensor, how: How) -> Some:
     return tuple(part for t in (g, y) for part in halves(t[..., how.prefix :, :].to(cos.dtype), cos.shape[-1], how.layout))
 
 
-def _raw(x: Tensor, cos: Tensor, sin: Tensor, how: How, out: Tensor | None = None) -> Tensor:
-    """A turned copy (in `out` if that is given), by the fastest backend; nothing is recorded."""
+def _raw(x: Tensor, cos: Tensor, sin: Tensor, how: How) -> Tensor:
+    """A turned copy, by the fastest backend; nothing is recorded."""
     x = x if x.stride(-1) == 1 else x.contiguous()
-    y = torch.empty_like(x) if out is None else out
-    rows, tables = (_four(x), _four(y)), (_four(cos), _four(sin))
+    y = torch.empty_like(x)
+    rows, tables = (four(x), four(y)), (four(cos), four(sin))
     backend = kernels.choose(*rows, *tables, how.layout)
     if backend is None:
-        plain = _formula(x, cos, sin, how, cos.dtype)
-        return plain if out is None else out.copy_(plain)
+        return _formula(x, cos, sin, how, cos.dtype)
     backend.turn(*rows, *tables, *how[:3])
     return y
 
@@ -189,8 +192,8 @@ def _raw_back(gs: Some, ys: Some, cos: Tensor, sin: Tensor, how: How, outs: Some
         return None
     gs, ys = (tuple(t if t.stride(-1) == 1 else t.contiguous() for t in some) for some in (gs, ys))
     outs = outs or tuple(torch.empty_like(g) for g in gs)
-    rows, tables = [tuple(map(_four, some)) for some in (gs, ys, outs)], (_four(cos), _four(sin))
-    backends = {kernels.choose(g, out, *tables, how.layout) for g, out in zip(rows[0], rows[2])}
+    rows, tables = [tuple(map(four, some)) for some in (gs, ys, outs)], (four(cos), four(sin))
+    backends = _backends(gs, outs, cos, sin, how)
     backend = backends.pop()
     if backends or not hasattr(backend, "turn_back"):
         return None
@@ -203,7 +206,7 @@ def _raw_packed_(qkv: Tensor, cos: Tensor, sin: Tensor, how: How, factor: Tensor
     with torch.no_grad():
         three = qkv.permute(2, 0, 3, 1, 4)  # [3, B, H, N, D]
         both = three[:2]
-        tables = _four(cos), _four(sin)
+        tables = four(cos), four(sin)
         backend = kernels.choose(both, both, *tables, how.layout)
         if backend is None:
             both.copy_(_formula(both, cos, sin, how, cos.dtype))
@@ -227,8 +230,3 @@ def _formula(x: Tensor, cos: Tensor, sin: Tensor, how: How, work: torch.dtype) -
 def _work(x: Tensor, dtype: torch.dtype | None) -> torch.dtype:
     """In which dtype x is turned."""
     return x.dtype if dtype is None else torch.promote_types(x.dtype, dtype)
-
-
-def _four(x: Tensor) -> Tensor:
-    """`[.., N, D]` as `[B, H, N, D]`."""
-    return x if x.ndim >= 4 else x[(None,) * (4 - x.ndim)]

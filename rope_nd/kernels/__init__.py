@@ -7,7 +7,8 @@
 `inverse` turns by the opposite angles. Arithmetic in the dtype of the tables, rounded once. `supports(x, out, cos, sin, layout)`
 says whether a backend takes these tensors. Some have `turn_back(gs, ys, outs, cos, sin, layout, prefix, inverse)` too, for
 tables of angles: from the gradients of several ys that were turned by them, those of their inputs (in `outs`) and, returned, those
-of cos and sin, summed over all. `eager` is the differentiable formula, for graphs and all else.
+of cos and sin, summed over all; gradients beyond the ys are copied. `turn_some(xs, outs, turned, ...)` turns the first `turned` of
+several and copies the others. `eager` is the differentiable formula, for graphs and all else.
 
 The first backend that takes the tensors and has been proven right in this process is chosen.
 """

@@ -1,7 +1,8 @@
 // Turns pairs of channels, and sums the gradient of their angles. A plain C interface: no header of PyTorch is needed.
 //
-// Tensors are [G, B, H, N, D] with a last stride of 1, tables [B|1, H|1, N - prefix, P] float (double for double tensors).
-// `m` holds G, B, H, N, D, P, prefix, half layout or not, inverse or not, threads, then four strides (group, batch, head, token) a
+// Tensors come in groups, each [B, H, N, D] with a last stride of 1, in memory of its own: lists of places. The first `turned` groups
+// are turned, the others copied. Tables are [B|1, H|1, N - prefix, P] float (double for double tensors).
+// `m` holds G, B, H, N, D, P, prefix, half layout or not, inverse or not, threads, turned, then three strides (batch, head, token) a
 // tensor, zero where it is broadcast.
 
 #include "native.h"
@@ -74,34 +75,10 @@ void back_rows(const Span& m, Rows<const T> g, Rows<const T> y, Rows<T> d, Line<
 
 constexpr int64_t NEAR = 1 << 18;  // bytes of a cache that one processor has for itself
 
-struct Shape {
-    int64_t groups, batch, heads, tokens, width, pairs, prefix;
-    bool half, inverse;
-    int threads;
-    const int64_t* strides;
-    explicit Shape(const int64_t* m)
-        : groups(m[0]), batch(m[1]), heads(m[2]), tokens(m[3]), width(m[4]), pairs(m[5]), prefix(m[6]), half(m[7]),
-          inverse(m[8]), threads(int(m[9])), strides(m + 10) {}
-    // Groups that continue the heads, as q and k do in a packed projection, are more heads where all share their tables.
-    void join() {
-        const bool follow = strides[0] == heads * strides[2] && strides[4] == heads * strides[6];
-        if (follow && strides[10] == 0 && strides[14] == 0) heads *= groups, groups = 1;
-    }
-    template <class T>
-    int64_t table_bytes(int cos) const { return 3 * pairs * int64_t(sizeof(Table<T>)) * (strides[4 * cos + 2] ? heads : 1); }
-    int64_t elements() const { return groups * batch * heads * tokens * width; }
-    bool heads_inside() const { return strides[6] <= strides[7]; }  // as what is written lies in memory
-    int64_t step(int tensor) const { return strides[4 * tensor + (heads_inside() ? 2 : 3)]; }
-    int64_t ahead(int tensor) const { return (heads_inside() ? 2 : 16) * strides[4 * tensor + 3]; }
-    int64_t at(int tensor, int64_t g, int64_t b, int64_t h, int64_t n) const {
-        const int64_t* s = strides + 4 * tensor;
-        return g * s[0] + b * s[1] + h * s[2] + n * s[3];
-    }
-};
-
 // Calls f(g, b, h, n, count) for rows as they lie in memory: all heads of a token, or tokens of a head, never prefix tokens together
 // with others. A thread has whole spans of tokens, so that it may add to tables that samples and heads share; table rows of a span
-// are used for all samples while they are near (`bytes`: theirs, a token). Before and after a span: first(from, to), last(from, to), without prefix tokens.
+// are used for all samples while they are near (`bytes`: theirs, a token). Before and after a span, counted without prefix tokens:
+// first(from, to), last(from, to).
 template <class F, class A, class Z>
 void lines(const Shape& m, int64_t bytes, F f, A first, Z last) {
     const int64_t share = (m.tokens + m.threads - 1) / m.threads, near = NEAR / (1 + bytes);
@@ -128,26 +105,29 @@ void lines(const Shape& m, int64_t bytes, F f, A first, Z last) {
     }
 }
 
-template <class T>
+template <class T, bool past>
 void copy_rows(const Span& m, Rows<const T> from, Rows<T> to) {
-    for (int64_t r = 0; r < m.count; ++r) copy(from[r], to[r], m.width);
+    for (int64_t r = 0; r < m.count; ++r) {
+        foresee(m, from, r);
+        past ? copy_past(from[r], to[r], m.width) : copy(from[r], to[r], m.width);
+    }
 }
 
 template <class T>
 Tables<T> tables(const Shape& m, int first, const void* cos, const void* sin, int64_t b, int64_t h, int64_t n) {
-    const auto c = static_cast<const Table<T>*>(cos) + m.at(first, 0, b, h, n);
-    const auto s = static_cast<const Table<T>*>(sin) + m.at(first + 1, 0, b, h, n);
+    const auto c = static_cast<const Table<T>*>(cos) + m.at(first, b, h, n);
+    const auto s = static_cast<const Table<T>*>(sin) + m.at(first + 1, b, h, n);
     return {{c, m.step(first)}, {s, m.step(first + 1)}, Table<T>(m.inverse ? -1 : 1)};
 }
 
 template <class T, bool half, bool past>
-void turn_all(const Shape& m, const void* x, void* y, const void* cos, const void* sin) {
+void turn_all(const Shape& m, const void* const* x, void* const* y, const void* cos, const void* sin) {
     const auto nothing = [](int64_t, int64_t) {};
     lines(m, m.table_bytes<T>(2), [&](int64_t g, int64_t b, int64_t h, int64_t n, int64_t count) {
         const Span span{count, m.pairs, m.width};
-        const Rows<const T> from{{static_cast<const T*>(x) + m.at(0, g, b, h, n), m.step(0)}, m.ahead(0)};
-        const Rows<T> to{{static_cast<T*>(y) + m.at(1, g, b, h, n), m.step(1)}, m.ahead(1)};
-        if (n < m.prefix) return copy_rows<T>(span, from, to);
+        const auto from = m.rows(0, static_cast<const T*>(x[g]), b, h, n);
+        const auto to = m.rows(1, static_cast<T*>(y[g]), b, h, n);
+        if (n < m.prefix || g >= m.turned) return copy_rows<T, past>(span, from, to);
         turn_rows<T, half, past>(span, from, to, tables<T>(m, 2, cos, sin, b, h, n - m.prefix));
     }, nothing, nothing);
 }
@@ -160,10 +140,10 @@ struct Sums {
     Table<T>*along_cos, *along_sin;
     template <class F>
     void each(int64_t from, int64_t to, F f) const {
-        const int64_t samples = m.strides[21] ? m.batch : 1, heads = m.strides[22] ? m.heads : 1;
+        const int64_t samples = m.strides[15] ? m.batch : 1, heads = m.strides[16] ? m.heads : 1;
         for (int64_t b = 0; b < samples; ++b)
             for (int64_t h = 0; h < heads; ++h)
-                for (int64_t n = from; n < to; ++n) f(m.at(5, 0, b, h, n), m.at(3, 0, b, h, n), m.at(4, 0, b, h, n));
+                for (int64_t n = from; n < to; ++n) f(m.at(5, b, h, n), m.at(3, b, h, n), m.at(4, b, h, n));
     }
     void begin(int64_t from, int64_t to) const {
         each(from, to, [&](int64_t at, int64_t, int64_t) { std::fill_n(along_sin + at, m.pairs, Table<T>(0)); });
@@ -178,33 +158,33 @@ struct Sums {
     }
 };
 
-// Each group has memory of its own here: lists of places.
 template <class T, bool half, bool past>
 void back_all(const Shape& m, const void* const* grad, const void* const* y, void* const* d, const Sums<T>& sums) {
     const auto row = [&](int64_t g, int64_t b, int64_t h, int64_t n, int64_t count) {
         const Span span{count, m.pairs, m.width};
-        const Rows<const T> from{{static_cast<const T*>(grad[g]) + m.at(0, 0, b, h, n), m.step(0)}, m.ahead(0)};
-        const Rows<T> to{{static_cast<T*>(d[g]) + m.at(1, 0, b, h, n), m.step(1)}, m.ahead(1)};
-        if (n < m.prefix) return copy_rows<T>(span, from, to);
-        const Rows<const T> turned{{static_cast<const T*>(y[g]) + m.at(2, 0, b, h, n), m.step(2)}, m.ahead(2)};
-        const Line<Table<T>> theta{sums.along_sin + m.at(5, 0, b, h, n - m.prefix), m.step(5)};
+        const auto from = m.rows(0, static_cast<const T*>(grad[g]), b, h, n);
+        const auto to = m.rows(1, static_cast<T*>(d[g]), b, h, n);
+        if (n < m.prefix || g >= m.turned) return copy_rows<T, past>(span, from, to);
+        const auto turned = m.rows(2, static_cast<const T*>(y[g]), b, h, n);
+        const Line<Table<T>> theta{sums.along_sin + m.at(5, b, h, n - m.prefix), m.step(5)};
         back_rows<T, half, past>(span, from, turned, to, theta, tables<T>(m, 3, sums.cos, sums.sin, b, h, n - m.prefix));
     };
     lines(m, m.table_bytes<T>(3), row, [&](int64_t from, int64_t to) { sums.begin(from, to); },
           [&](int64_t from, int64_t to) { sums.end(from, to); });
 }
 
-inline bool aligned(const void* p) { return reinterpret_cast<uintptr_t>(p) % 32 == 0; }
-
-// Calls f with the layout, and whether what is written should go past the caches: to memory `apart` that begins at a multiple of 32
-// bytes as all its rows do, and too much for them.
+// Calls f with the layout, and whether what is written should go past the caches: to other memory than what is read, of which each
+// row begins at a multiple of 32 bytes, and too much for them.
 template <class T, class F>
-void with_way(const Shape& m, bool apart, F f) {
+void with_way(const Shape& m, const void* const* from, void* const* to, F f) {
     const std::true_type yes;
     const std::false_type no;
-    bool past = apart && m.elements() * int64_t(sizeof(T)) >= (4 << 20);
-    for (int i = 0; i < 4; ++i) past = past && m.strides[4 + i] * int64_t(sizeof(T)) % 32 == 0;
-    past = past && (!m.half || m.pairs * int64_t(sizeof(T)) % 32 == 0);
+    const auto whole = [](int64_t bytes) { return bytes % 32 == 0; };
+    const int64_t size = sizeof(T);
+    bool past = m.groups * m.batch * m.heads * m.tokens * m.width * size >= (4 << 20);
+    for (int64_t g = 0; g < m.groups; ++g) past = past && from[g] != to[g] && whole(reinterpret_cast<intptr_t>(to[g]));
+    for (int i = 3; i < 6; ++i) past = past && whole(m.strides[i] * size);
+    past = past && whole(m.width * size) && (!m.half || whole(m.pairs * size));
     if (m.half) {
         past ? f(yes, yes) : f(yes, no);
     } else {
@@ -227,12 +207,12 @@ int with_type(int dtype, F f) {
 
 }  // namespace
 
-extern "C" int turn(int dtype, const void* x, void* y, const void* cos, const void* sin, const int64_t* m) {
-    Shape shape(m);
-    shape.join();
+extern "C" int turn(int dtype, const void* const* x, void* const* y, const void* cos, const void* sin, const int64_t* m) {
     return with_type(dtype, [&](auto kind) {
         using T = decltype(kind);
-        with_way<T>(shape, x != y && aligned(y), [&](auto half, auto past) { turn_all<T, half.value, past.value>(shape, x, y, cos, sin); });
+        Shape shape(m);
+        shape.join<T>(x, y);
+        with_way<T>(shape, x, y, [&](auto half, auto past) { turn_all<T, half.value, past.value>(shape, x, y, cos, sin); });
     });
 }
 
@@ -244,8 +224,6 @@ extern "C" int back(int dtype, const void* const* g, void* const* d, const void*
         using W = Table<T>;
         const Sums<T> sums{shape, static_cast<const W*>(cos), static_cast<const W*>(sin), static_cast<W*>(along_cos),
                            static_cast<W*>(along_sin)};
-        bool far = true;
-        for (int64_t i = 0; i < shape.groups; ++i) far = far && d[i] != g[i] && aligned(d[i]);
-        with_way<T>(shape, far, [&](auto half, auto past) { back_all<T, half.value, past.value>(shape, g, y, d, sums); });
+        with_way<T>(shape, g, d, [&](auto half, auto past) { back_all<T, half.value, past.value>(shape, g, y, d, sums); });
     });
 }

@@ -157,6 +157,39 @@ struct Span {
     int64_t count, pairs, width;
 };
 
+struct Shape {
+    int64_t groups, batch, heads, tokens, width, pairs, prefix;
+    bool half, inverse;
+    int threads;
+    int64_t turned;
+    const int64_t* strides;
+    explicit Shape(const int64_t* m)
+        : groups(m[0]), batch(m[1]), heads(m[2]), tokens(m[3]), width(m[4]), pairs(m[5]), prefix(m[6]), half(m[7]),
+          inverse(m[8]), threads(int(m[9])), turned(m[10]), strides(m + 11) {}
+    // Groups that continue the heads, as q and k do in a packed projection, are more heads where all share their tables.
+    template <class T>
+    void join(const void* const* x, const void* const* y) {
+        bool follow = turned == groups && strides[7] == 0 && strides[10] == 0;
+        for (int64_t g = 1; g < groups; ++g)
+            follow = follow && static_cast<const T*>(x[g]) == static_cast<const T*>(x[0]) + g * heads * strides[1] &&
+                     static_cast<const T*>(y[g]) == static_cast<const T*>(y[0]) + g * heads * strides[4];
+        if (follow) heads *= groups, groups = turned = 1;
+    }
+    template <class T>
+    int64_t table_bytes(int cos) const { return 3 * pairs * int64_t(sizeof(Table<T>)) * (strides[3 * cos + 1] ? heads : 1); }
+    bool heads_inside() const { return strides[4] <= strides[5]; }  // as what is written lies in memory
+    int64_t step(int tensor) const { return strides[3 * tensor + (heads_inside() ? 1 : 2)]; }
+    int64_t ahead(int tensor) const { return (heads_inside() ? 2 : 16) * strides[3 * tensor + 2]; }
+    int64_t at(int tensor, int64_t b, int64_t h, int64_t n) const {
+        const int64_t* s = strides + 3 * tensor;
+        return b * s[0] + h * s[1] + n * s[2];
+    }
+    template <class T>
+    Rows<T> rows(int tensor, T* place, int64_t b, int64_t h, int64_t n) const {
+        return {{place + at(tensor, b, h, n), step(tensor)}, ahead(tensor)};
+    }
+};
+
 // Asks for a row that will be needed soon: gaps between rows, as v leaves in a packed projection, are beyond what processors foresee.
 template <class T>
 INLINE inline void foresee(const Span& m, const Rows<T>& rows, int64_t r) {
@@ -167,6 +200,17 @@ INLINE inline void foresee(const Span& m, const Rows<T>& rows, int64_t r) {
 template <class T>
 void copy(const T* from, T* to, int64_t count) {
     if (from != to && count > 0) std::memcpy(to, from, size_t(count) * sizeof(T));
+}
+
+// Past the caches, a multiple of 32 bytes.
+template <class T>
+void copy_past(const T* from, T* to, int64_t count) {
+#ifdef EIGHT
+    const auto *p = reinterpret_cast<const __m256i*>(from), *end = reinterpret_cast<const __m256i*>(from + count);
+    for (auto* q = reinterpret_cast<__m256i*>(to); p < end; ++p, ++q) put<true>(q, _mm256_loadu_si256(p));
+#else
+    copy(from, to, count);
+#endif
 }
 
 #ifdef EIGHT

@@ -24,6 +24,8 @@ from torch import Tensor
 
 Some = tuple[Tensor, ...]
 Lie = tuple[tuple[int, ...], tuple[int, ...]]  # shape and strides
+Places = ctypes.Array[ctypes.c_void_p]
+Numbers = ctypes.Array[ctypes.c_int64]
 Pair = tuple[Tensor, Tensor]
 SOURCE, HEADER = (Path(__file__).with_name(name) for name in ("native.cpp", "native.h"))
 FLAGS = ("-std=c++17", "-O3", "-march=native", "-ffp-contract=off", "-fopenmp", "-shared", "-fPIC")  # rounded as PyTorch does
@@ -43,23 +45,59 @@ def supports(x: Tensor, out: Tensor, cos: Tensor, sin: Tensor, layout: str) -> b
 
 def turn(x: Tensor, out: Tensor, cos: Tensor, sin: Tensor, layout: str, prefix: int, inverse: bool) -> None:
     """Turn `x` `[.., B, H, N, D]` into `out` (may be `x`) by tables `[B|1, H|1, N - prefix, P]`; no autograd."""
-    shape = _shape(x, cos, layout, prefix, inverse, (x, out), (cos, sin))
-    failed = _built().turn(KINDS[x.dtype], x.data_ptr(), out.data_ptr(), cos.data_ptr(), sin.data_ptr(), shape)
-    if failed:
-        raise NotImplementedError(f"the compiler knows no {x.dtype}")
+    groups = x.shape[0] if x.ndim == 5 else 1
+    shape = _shape((x, out), (cos, sin), groups, groups, layout, prefix, inverse)
+    _turn(_places(x), _places(out), x.dtype, cos, sin, shape)
+
+
+def turn_some(xs: Some, outs: Some, turned: int, cos: Tensor, sin: Tensor, layout: str, prefix: int, inverse: bool) -> None:
+    """Turn the first `turned` of xs `[B, H, N, D]` into `outs`, and copy the others."""
+    if not _alike(xs, outs):
+        for i, (x, out) in enumerate(zip(xs, outs)):
+            turn(x, out, cos, sin, layout, prefix, inverse) if i < turned else out.copy_(x)
+        return
+    shape = _shape((xs[0], outs[0]), (cos, sin), len(xs), turned, layout, prefix, inverse)
+    _turn(_list(xs), _list(outs), xs[0].dtype, cos, sin, shape)
 
 
 def turn_back(gs: Some, ys: Some, outs: Some, cos: Tensor, sin: Tensor, layout: str, prefix: int, inverse: bool) -> Pair:
-    """The gradients of cos and sin, summed over all, those of xs in `outs`: `ys` are xs turned (`inverse` as then)."""
-    if any(t.shape != some[0].shape or t.stride() != some[0].stride() for some in (gs, ys, outs) for t in some[1:]):
-        found = [turn_back((g,), (y,), (out,), cos, sin, layout, prefix, inverse) for g, y, out in zip(gs, ys, outs)]
+    """The gradients of cos and sin, summed over all, those of xs in `outs`: `ys` are xs turned (`inverse` as then).
+
+    Where there are more gradients than `ys`, the last ones are copied.
+    """
+    how = layout, prefix, inverse
+    if not _alike(gs, ys, outs):
+        for g, out in list(zip(gs, outs))[len(ys) :]:
+            out.copy_(g)
+        found = [turn_back((g,), (y,), (out,), cos, sin, *how) for g, y, out in zip(gs, ys, outs)]
         return torch.stack([f[0] for f in found]).sum(0), torch.stack([f[1] for f in found]).sum(0)
     tables = torch.empty(cos.shape, dtype=cos.dtype), torch.empty(cos.shape, dtype=cos.dtype)
-    shape = _shape(gs[0], cos, layout, prefix, inverse, (gs[0], outs[0], ys[0]), (cos, sin, tables[0]), groups=len(gs))
-    places = [(ctypes.c_void_p * len(gs))(*(t.data_ptr() for t in some)) for some in (gs, outs, ys)]
+    shape = _shape((gs[0], outs[0], ys[0]), (cos, sin, tables[0]), len(gs), len(ys), *how)
+    places = [_list(some) for some in (gs, outs, ys)]
     if _built().back(KINDS[gs[0].dtype], *places, *(t.data_ptr() for t in (cos, sin, *tables)), shape):
         raise NotImplementedError(f"the compiler knows no {gs[0].dtype}")
     return tables
+
+
+def _turn(xs: Places, outs: Places, dtype: torch.dtype, cos: Tensor, sin: Tensor, shape: Numbers) -> None:
+    if _built().turn(KINDS[dtype], xs, outs, cos.data_ptr(), sin.data_ptr(), shape):
+        raise NotImplementedError(f"the compiler knows no {dtype}")
+
+
+def _list(some: Some) -> Places:
+    return (ctypes.c_void_p * len(some))(*(t.data_ptr() for t in some))
+
+
+def _places(x: Tensor) -> Places:
+    """Where each group of `[G, B, H, N, D]` begins, or `[B, H, N, D]` as the only one."""
+    if x.ndim == 4:
+        return (ctypes.c_void_p * 1)(x.data_ptr())
+    first, step = x.data_ptr(), x.stride(0) * x.element_size()
+    return (ctypes.c_void_p * len(x))(*(first + g * step for g in range(len(x))))
+
+
+def _alike(*several: Some) -> bool:
+    return all(t.shape == some[0].shape and t.stride() == some[0].stride() for some in several for t in some[1:])
 
 
 def why_not() -> str | None:
@@ -67,25 +105,23 @@ def why_not() -> str | None:
     return _load()[1]
 
 
-def _shape(
-    x: Tensor, cos: Tensor, layout: str, prefix: int, inverse: bool, rows: Some, tables: Some, groups: int = 1
-) -> ctypes.Array[ctypes.c_int64]:
+def _shape(rows: Some, tables: Some, groups: int, turned: int, layout: str, prefix: int, inverse: bool) -> Numbers:
     """The numbers that `native.cpp` calls m."""
-    lies = tuple((t.shape, t.stride()) for t in (*rows, *tables))
-    return _numbers(lies, len(rows), layout, prefix, inverse, groups, torch.get_num_threads() if x.numel() > ALONE else 1)
+    lies = tuple((t.shape[-4:], t.stride()[-4:]) for t in (*rows, *tables))
+    threads = torch.get_num_threads() if rows[0].numel() > ALONE else 1
+    return _numbers(lies, len(rows), groups, turned, layout, prefix, inverse, threads)
 
 
 @lru_cache(maxsize=256)
 def _numbers(
-    lies: tuple[Lie, ...], rows: int, layout: str, prefix: int, inverse: bool, groups: int, threads: int
-) -> ctypes.Array[ctypes.c_int64]:
+    lies: tuple[Lie, ...], rows: int, groups: int, turned: int, layout: str, prefix: int, inverse: bool, threads: int
+) -> Numbers:
     """Those of tensors by their shapes and strides, the first `rows` of which are turned and the others tables."""
-    shape, pairs = lies[0][0], lies[rows][0][-1]
-    numbers = [*((groups,) if len(shape) == 4 else ()), *shape, pairs, prefix, layout == "half", inverse, threads]
+    numbers = [groups, *lies[0][0], lies[rows][0][-1], prefix, layout == "half", inverse, threads, turned]
     for _, stride in lies[:rows]:
-        numbers += stride[:-1] if len(stride) == 5 else (0, *stride[:-1])
+        numbers += stride[:-1]
     for (samples, heads, *_), (sample, head, token, _) in lies[rows:]:
-        numbers += (0, sample if samples > 1 else 0, head if heads > 1 else 0, token)
+        numbers += (sample if samples > 1 else 0, head if heads > 1 else 0, token)
     return (ctypes.c_int64 * len(numbers))(*numbers)
 
 
@@ -118,7 +154,7 @@ def _find() -> tuple[ctypes.CDLL | None, str | None]:
     except (OSError, subprocess.SubprocessError, RuntimeError) as problem:
         return None, str(problem)
     pointer, numbers = ctypes.c_void_p, ctypes.POINTER(ctypes.c_int64)
-    library.turn.argtypes = [ctypes.c_int, *[pointer] * 4, numbers]
+    library.turn.argtypes = [ctypes.c_int, *[ctypes.POINTER(pointer)] * 2, *[pointer] * 2, numbers]
     library.back.argtypes = [ctypes.c_int, *[ctypes.POINTER(pointer)] * 3, *[pointer] * 4, numbers]
     return library, None
 

@@ -1,9 +1,10 @@
-"""Whether a kernel may be given the memory of tensors: nothing may be recording, and what they hold must be what is read."""
+"""What kernels are told, and whether they may be given the memory of tensors: nothing may be recording, values must be as read."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -12,8 +13,22 @@ from torch.nn import Parameter
 
 from . import BACKENDS
 
+Some = tuple[Tensor, ...]
+Three = tuple[Tensor, Tensor, Tensor]
 PLAIN = (Tensor, Parameter)
 KINDS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
+
+
+class How(NamedTuple):
+    """Layout, tokens that are left, the opposite angle or not; whether the tables are cosines and sines of angles."""
+
+    layout: str
+    prefix: int = 0
+    inverse: bool = False
+    circle: bool = False
+
+    def opposite(self) -> How:
+        return self._replace(inverse=not self.inverse)
 
 
 def direct(work: torch.dtype, x: Tensor, *others: Tensor) -> bool:
@@ -47,3 +62,14 @@ def fits(shape: Sequence[int], cos: Tensor, sin: Tensor, prefix: int) -> bool:
     if sin.shape != cos.shape or cos.ndim > len(shape) or cos.shape[-2] + prefix != shape[-2]:
         return False
     return all(c in (1, n) for c, n in zip(cos.shape[-3::-1], shape[-3::-1]))
+
+
+def four(x: Tensor) -> Tensor:
+    """`[.., N, D]` as `[B, H, N, D]`."""
+    return x if x.ndim >= 4 else x[(None,) * (4 - x.ndim)]
+
+
+def parts(qkv: Tensor) -> Three:
+    """q, k, v `[B, H, N, D]`, views of a projection `[B, N, 3, H, D]`."""
+    q, k, v = qkv.permute(2, 0, 3, 1, 4).unbind(0)
+    return q, k, v

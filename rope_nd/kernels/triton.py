@@ -69,7 +69,12 @@ def turn(x: Tensor, out: Tensor, cos: Tensor, sin: Tensor, layout: str, prefix: 
 
 
 def turn_back(gs: Some, ys: Some, outs: Some, cos: Tensor, sin: Tensor, layout: str, prefix: int, inverse: bool) -> Pair:
-    """The gradients of cos and sin, summed over all, those of xs in `outs`: `ys` are xs turned (`inverse` as then)."""
+    """The gradients of cos and sin, summed over all, those of xs in `outs`: `ys` are xs turned (`inverse` as then).
+
+    Where there are more gradients than `ys`, the last ones are copied.
+    """
+    for g, out in list(zip(gs, outs))[len(ys) :]:
+        out.copy_(g)
     with torch.cuda.device_of(gs[0]):
         found = [_back(_code().turn, *three, cos, sin, layout, prefix, inverse) for three in zip(gs, ys, outs)]
     theta = torch.stack(found).sum(0) if len(found) > 1 else found[0]
