@@ -14,7 +14,7 @@ from .rotation import Rotation, angles, convert_layout, rotate
 if TYPE_CHECKING:
     from .presets import list_presets
     from .registry import list_encodings
-    from .wrapping import unwrap, wrap
+    from .wrapping import fade, unwrap, wrap
 
 __version__ = "0.1.0"
 
@@ -25,6 +25,7 @@ __all__ = [
     "augment",
     "batch_grids",
     "convert_layout",
+    "fade",
     "freqs",
     "grid",
     "keep",
@@ -39,6 +40,7 @@ __all__ = [
 
 _LATER = {  # loaded on first use
     "wrap": "wrapping",
+    "fade": "wrapping",
     "unwrap": "wrapping",
     "list_encodings": "registry",
     "list_presets": "presets",

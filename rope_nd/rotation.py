@@ -14,9 +14,8 @@ import torch
 from torch import Tensor
 
 from ._check import choose
-from .kernels.plain import How, parts
 from .positions import wide
-from .turning import turn, turn_packed_
+from .turning import How, parts, turn, turn_packed_
 
 Layout = Literal["interleaved", "half"]
 

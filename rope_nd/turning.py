@@ -26,6 +26,8 @@ from .kernels import eager
 from .kernels.plain import How, Some, Three, direct, fits, four, parts
 from .kernels.real import halves
 
+__all__ = ["How", "parts", "turn", "turn_packed_"]
+
 
 def turn(xs: Some, cos: Tensor, sin: Tensor, how: How, dtype: torch.dtype | None = torch.float32) -> Some:
     """Each x `[.., N, D]` turned by the same tables `[.., N - prefix, P]`: same dtype, out of place, differentiable at will.

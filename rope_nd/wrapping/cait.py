@@ -59,7 +59,7 @@ class WrappedCait(Stack, Cait):  # type: ignore[misc]
     def _end(self, tokens: Tensor, extent: tuple[int, ...]) -> Tensor:
         if self.blocks_token_only is None:
             return self.norm(tokens)
-        cls_tokens = self.cls_token.expand(len(tokens), -1, -1)
+        cls_tokens = self.cls_token.expand(tokens.shape[0], -1, -1)
         for block in self.blocks_token_only:
             cls_tokens = block(tokens, cls_tokens)
         return self.norm(torch.cat((cls_tokens, tokens), dim=1))

@@ -82,7 +82,7 @@ class WrappedConVit(Stack, ConVit):  # type: ignore[misc]
         if layer < self.local_up_to_layer:
             return self._run(block, tokens, where.without_prefix(self.num_prefix_tokens))
         if layer == self.local_up_to_layer:
-            tokens = torch.cat((self.cls_token.expand(len(tokens), -1, -1), tokens), dim=1)
+            tokens = torch.cat((self.cls_token.expand(tokens.shape[0], -1, -1), tokens), dim=1)
         return self._run(block, tokens, where)
 
     def _map(self, tokens: Tensor, layer: int, norm: bool) -> tuple[Tensor, Tensor]:

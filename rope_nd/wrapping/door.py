@@ -16,6 +16,7 @@ from .._check import check_options, check_trained, choose
 from ..presets import PRESETS
 from ..registry import ROTARY, Host, list_encodings, make
 from ..scaling import Scaling, Temperature, check_temperature
+from .fading import check_resampling
 from .families import CLASSIFIERS, attentions, head_width, held, is_ours, swaps, trunk, wrapped_trunk
 from .fit import check_module, turns
 from .inflation import Inflation, check_attention, deflate, inflate, read, shares
@@ -37,6 +38,7 @@ def wrap(
     temperature: Temperature | None = None,
     augment: Mapping[str, Any] | None = None,
     trained_extent: tuple[int, ...] | None = None,
+    antialias: bool = True,
     **options: Any,
 ) -> nn.Module:
     """Give a timm model `encoding` instead of its own positions; it then takes any height and width.
@@ -48,7 +50,8 @@ def wrap(
       model's own positions as they are, at any size, whose rotary part can then be scaled.
     - `keep_pos_embed`: what stays of the model's own positions: all (True), none, or some of `"absolute"` (its table, resized to
       the input), `"rotary"`, `"bias"` (relative tables, resized). What does not stay is frozen under its key, unread.
-    - `strength`: share of each angle that is turned; 0 with `keep_pos_embed=True` is the original model.
+    - `strength`: share of each angle that is turned; 0 with `keep_pos_embed=True` is the original model. `fade` changes it later.
+    - `antialias`: whether the model's own table is smoothed where it shrinks, as timm does it; DINOv2 was trained without.
     - `scaling`, `temperature`: for inputs above `trained_extent` (tokens an axis, the model's own grid by default).
     - `augment`: `shift`, `jitter`, `rescale` of coordinates in training, one draw a sample.
     - further options go to the encoding; a rotary one pairs channels as the model did (`layout`), if it turned before.
@@ -89,6 +92,7 @@ def wrap(
     check_temperature(temperature)
     check_options("augment", augment or {}, also=("shift", "jitter", "rescale"))
     check_trained(trained_extent, axes)
+    check_resampling(exchange[0][1], antialias)
     kept = _kept(keep_pos_embed) if encoding != "native" else frozenset({"absolute", "bias"})
     origin = type(inner)
     inner.__class__ = exchange[0][1]  # for what its class knows; a refusal below puts it back
@@ -113,7 +117,7 @@ def wrap(
     drawn = dict(augment or {})
     if not drawn and encoding == "native" and rope is not None:
         drawn = augmentation(rope) if axes == 2 else lifted_augmentation(augmentation(rope))
-    inner.wrapped = Settings(axes, tuple(extent), kept, temperature, drawn, given)
+    inner.wrapped = Settings(axes, tuple(extent), kept, temperature, drawn, given, antialias)
     for number, block in enumerate(inner.rotating()):
         for layer in attentions(block):
             layer.layer = number

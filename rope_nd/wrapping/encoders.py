@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from timm.models.deepseek_vit import DeepseekVitBlock, DeepseekVitClassifier, DeepseekVitEncoder
 from timm.models.qwen3_vit import Qwen3VitClassifier, Qwen3VitEncoder, resample_pos_embed_grid
 from torch import Tensor
@@ -19,6 +21,8 @@ class WrappedDeepseekVitEncoder(Stack, DeepseekVitEncoder):
 
 class WrappedQwen3VitEncoder(Stack, Qwen3VitEncoder):
     """Qwen3's encoder, which has no last norm and gives a map; its table is stretched corner to corner."""
+
+    resamples: ClassVar[bool] = False
 
     def _resized(self, table: Tensor, prefix: int, extent: tuple[int, ...]) -> Tensor:
         return resample_pos_embed_grid(table, self.pos_embed_grid_size, extent).to(table.dtype)

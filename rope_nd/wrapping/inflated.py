@@ -65,7 +65,7 @@ class Inflated(Points):
         tokens = token_grid(x, self.patch_embed)
         where = {"spacing": spacing, "offset": offset, "extent": extent, "keep": keep}
         size = self.patch_embed.feat_ratio(as_scalar=False)
-        places = on_grid(tokens, size, given.distances, **where, batch=len(x), device=x.device)  # type: ignore[arg-type]
+        places = on_grid(tokens, size, given.distances, **where, batch=x.shape[0], device=x.device)  # type: ignore[arg-type]
         ready, told = self._tokens(self.patch_embed(x), places, mask, is_causal, drop)
         return self._ready(ready, tokens), told
 
@@ -77,7 +77,9 @@ class Inflated(Points):
         """The image's table at the size of a frame, the same for each frame."""
         if not extent:
             raise ValueError("the model's own table belongs to a grid, and these tokens have none: wrap without 'absolute'")
-        frame = resample_abs_pos_embed(table, extent[1:], self.grid(), prefix)  # [1, prefix + S, C]
+        frame = resample_abs_pos_embed(
+            table, extent[1:], self.grid(), prefix, antialias=self.wrapped.antialias
+        )  # [1, prefix + S, C]
         return torch.cat((frame[:, :prefix], frame[:, prefix:].repeat(1, extent[0], 1)), dim=1)
 
     def _told(

@@ -37,6 +37,8 @@ class Settings:
     temperature: Temperature | None
     augment: dict[str, Any]
     inflation: Any = None  # the choices of a model whose axes are not an image's
+    antialias: bool = True  # is the model's own table smoothed where it shrinks
+    absolute: float = 1.0  # the weight of that table
     frozen: dict[str, bool] = field(default_factory=dict)  # parameter -> did it learn
     changed: list[tuple[str, str, bool, Any]] = field(default_factory=list)  # module, attribute, was it there, value
 
@@ -64,6 +66,7 @@ class Wrapped(Timm):
         "bias": r".*relative_position_bias_table$",
     }
     hideable: ClassVar[bool] = True  # can a bias be minus infinity
+    resamples: ClassVar[bool] = False  # is the model's own table resized as a picture, by us
     own_rope: ClassVar[str] = "rope"  # the module that the model turned by
     always: ClassVar[tuple[tuple[str, str, Any], ...]] = ()  # modules' attributes and their values while wrapped
     when_dropped: ClassVar[dict[str, tuple[str, str, Any]]] = {}  # the same, where a kind is not kept

@@ -36,7 +36,7 @@ class Points(Stack):
             )
         points = as_positions(coords, axes).to(wide(coords.device))
         indices = points / points.new_tensor(unit)
-        places = Places((), self.wrapped.trained_extent if extent is None else extent, len(tokens), indices)
+        places = Places((), self.wrapped.trained_extent if extent is None else extent, tokens.shape[0], indices)
         ready, where = self._tokens(tokens, places, attn_mask, is_causal, drop=True)
         return self._through(self._ready(ready, ()), where)
 
@@ -52,7 +52,7 @@ class Points(Stack):
         n, given, first = self.prefix_tokens(), self.wrapped.inflation, places.keep
         if first is None and drop and self.training and given is not None and given.tokens is not None:
             count = tokens.shape[1] - n
-            first = left(given.dropping, given.tokens, places.grid, count, len(tokens), tokens.device)
+            first = left(given.dropping, given.tokens, places.grid, count, tokens.shape[0], tokens.device)
         if first is None:
             return super()._kept(tokens, places, drop)
         tokens, kept = super()._kept(pick(tokens, first, n), places, drop)

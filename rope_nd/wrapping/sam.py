@@ -50,6 +50,7 @@ class WrappedVisionTransformerSAM(Stack, VisionTransformerSAM):  # type: ignore[
     own: ClassVar[dict[str, str]] = {**Stack.own, "rotary": r"rope_global\.", "bias": r"blocks\.\d+\.attn\.rel_pos_[hw]$"}
     num_prefix_tokens = 0
     own_rope = "rope_global"
+    resamples = False
 
     def own_parameters(self, kind: str) -> list[str]:
         """Names of the parameters of the model's own positions; those of windows are not among them."""

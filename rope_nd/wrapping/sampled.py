@@ -56,7 +56,7 @@ class WrappedNaFlexVit(Sampled, NaFlexVit):
 
         def places(enc: nn.Module | None, augment: dict[str, Any]) -> Tensor | None:
             if patch_coord is None:
-                return self._points(enc, extent, len(tokens), augment)
+                return self._points(enc, extent, tokens.shape[0], augment)
             return self._placed(enc, patch_coord, extent, augment)
 
         points = places(self.encoding, settings.augment)

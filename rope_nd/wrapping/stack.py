@@ -25,6 +25,7 @@ class Stack(Wrapped):
     """Patches, prefix tokens, blocks, norm."""
 
     maskable: ClassVar[bool] = True
+    resamples: ClassVar[bool] = True
     drops_bare_tokens: ClassVar[bool] = True  # is pos_drop applied though nothing was added
     formats: ClassVar[tuple[str, ...]] = ("NCHW", "NLC")  # of maps
 
@@ -43,7 +44,10 @@ class Stack(Wrapped):
 
     def _resized(self, table: Tensor, prefix: int, extent: tuple[int, ...]) -> Tensor:
         """That table at the size of `extent`."""
-        return resample_abs_pos_embed(table, extent, self.grid(), prefix)
+        return resample_abs_pos_embed(table, extent, self.grid(), prefix, antialias=self.wrapped.antialias)
+
+    def _weighed(self, table: Tensor) -> Tensor:
+        return table if self.wrapped.absolute == 1 else table * self.wrapped.absolute
 
     def _ready(self, tokens: Tensor, extent: tuple[int, ...]) -> Tensor:
         """From tokens with their positions to the first block."""
@@ -117,7 +121,7 @@ class Stack(Wrapped):
         extent = token_grid(x, self.patch_embed)
         patches = self.patch_embed(x)
         patches = patches.flatten(1, 2) if patches.ndim == 4 else patches  # [B, N, D]
-        tokens, where = self._tokens(patches, Places(extent, extent, len(x)), mask, is_causal, drop)
+        tokens, where = self._tokens(patches, Places(extent, extent, x.shape[0]), mask, is_causal, drop)
         return self._ready(tokens, where.extent), where
 
     def _tokens(self, patches: Tensor, places: Places, mask: Tensor | None, is_causal: bool, drop: bool) -> tuple[Tensor, Where]:
@@ -156,10 +160,10 @@ class Stack(Wrapped):
         code = self._code(points, places.extent)
         patches = patches if code is None else patches + code.to(patches.dtype)
         own = self._table() if "absolute" in self.wrapped.kept else None
-        table, bare = (None, 0) if own is None else (self._resized(*own, places.grid), own[1])
+        table, bare = (None, 0) if own is None else (self._weighed(self._resized(*own, places.grid)), own[1])
         if table is not None and not bare:
             patches = patches + table
-        prefix = [p.expand(len(patches), -1, -1) for p in self._prefix()]
+        prefix = [p.expand(patches.shape[0], -1, -1) for p in self._prefix()]
         tokens = torch.cat([*prefix, patches], dim=1)  # contiguous, whatever the patches were
         if table is not None and bare:
             tokens = tokens + table

@@ -69,8 +69,8 @@ class WrappedTNT(Stack, TNT):
         """Pixel and patch tokens, and what the blocks are told of positions."""
         extent = token_grid(x, self.pixel_embed)
         pixels = self.pixel_embed(x, self.pixel_pos)
-        patches = self.norm2_proj(self.proj(self.norm1_proj(pixels.reshape(len(x), extent[0] * extent[1], -1))))
-        tokens, where = self._tokens(patches, Places(extent, extent, len(x)), mask, is_causal, drop)
+        patches = self.norm2_proj(self.proj(self.norm1_proj(pixels.reshape(x.shape[0], extent[0] * extent[1], -1))))
+        tokens, where = self._tokens(patches, Places(extent, extent, x.shape[0]), mask, is_causal, drop)
         return (pixels, tokens), where
 
     def _table(self) -> tuple[Tensor, int] | None:
