@@ -25,7 +25,7 @@ def fresh_folder(config: Config) -> Path:
 
 
 def main(config: Annotated[Config, tyro.conf.arg(name="")]) -> None:
-    """Train a timm model, wrapped with a position encoding, on glyphs, an image folder, or any timm or torchvision data set."""
+    """Train a timm model, wrapped with a position encoding, on images, clips or volumes."""
     folder = fresh_folder(config)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=cli.console) as progress:
@@ -41,7 +41,7 @@ def main(config: Annotated[Config, tyro.conf.arg(name="")]) -> None:
     facts = cli.facts()
     (folder / "log.jsonl").write_text("".join(json.dumps({**event, **facts}) + "\n" for event in log))
     for test, accuracy in trained["accuracies"].items():
-        cli.console.print(f"{test} accuracy at {config.size[0]}x{config.size[1]}: {accuracy:.4f}")
+        cli.console.print(f"{test} accuracy at {'x'.join(map(str, config.size))}: {accuracy:.4f}")
     cli.console.print(f"{trained['seconds']:.0f} s, {100 * trained['wait_share']:.1f} % of it waiting for data; saved in {folder}")
 
 

@@ -11,32 +11,50 @@ from typing import Any, Literal
 
 from train.glyphs import CLASSES
 
-DRAWN = "glyphs", "arrows"  # data sets that are made here
+Test = Literal["zoom", "canvas", "longer", "rate", "slices"]
+Kind = Literal["images", "clips", "volumes"]
+KINDS: dict[str, Kind] = {"moving": "clips", "clips": "clips", "solids": "volumes", "volumes": "volumes"}  # others are images
+TESTED: dict[str, tuple[Test, ...]] = {  # what larger test inputs can be
+    "glyphs": ("zoom", "canvas"),
+    "arrows": ("canvas",),
+    "moving": ("longer", "rate", "zoom", "canvas"),
+    "clips": ("longer", "rate", "zoom"),
+    "solids": ("zoom", "canvas", "slices"),
+    "volumes": ("canvas",),
+}
+CHARACTERS = {"glyphs": CLASSES, "solids": "0123456789"}
+DRAWN = "glyphs", "arrows", "moving", "solids"  # data sets that are made here
 
 
 @dataclass(frozen=True)
 class Config:
-    """Train a timm model, wrapped with a position encoding, on glyphs, arrows, an image folder, or any data set that timm knows."""
+    """Train a timm model, wrapped with a position encoding, on images, clips or volumes."""
 
     # data
     dataset: str = "glyphs"
-    """glyphs, arrows, folder (with --data-dir), or any name timm's create_dataset takes (torch/cifar10, hfds/..., wds/...)."""
+    """glyphs, arrows; moving (clips) and solids (volumes); with --data-dir folder (images), clips, volumes, or any name timm's
+    create_dataset takes (torch/cifar10, hfds/..., wds/...)."""
     data_dir: str | None = None
-    """Root of the data set; an image folder holds train/ and val/, one folder a class."""
+    """Root of the data set; a folder of images, clips or volumes holds train/ and val/, one folder a class."""
     train_split: str = "train"
     val_split: str | None = None
-    """Split that accuracy is measured on (default: test for glyphs and arrows, validation otherwise)."""
-    classes: str = CLASSES
-    """Glyphs: the characters, one class each."""
-    tests: tuple[Literal["zoom", "canvas"], ...] = ("zoom", "canvas")
-    """Glyphs: what to train on; with both, half of the pictures are of each."""
+    """Split that accuracy is measured on (default: test for what is drawn, val for clips and volumes, validation otherwise)."""
+    classes: str | None = None
+    """The characters that are drawn (default: all 47 for glyphs, ten digits for solids, what the question takes for moving);
+    one class each for glyphs, solids and the question glyph."""
+    question: Literal["direction", "order", "glyph"] = "direction"
+    """Moving: which of eight ways, which of two glyphs came first, or which glyph."""
+    tests: tuple[Test, ...] | None = None
+    """What larger test inputs are (default: all that the data set has). Glyphs: also what to train on; with both, half of the
+    pictures are of each."""
     train_samples: int = 60000
-    """Glyphs and arrows: number of training pictures (glyphs: of each test)."""
+    """What is drawn: number of training inputs (glyphs: of each test)."""
     val_samples: int = 2000
-    """Number of test pictures."""
+    """Number of test inputs."""
     workers: int = 2
     cache: bool = False
-    """Glyphs: draw all training pictures once, into memory."""
+    """What is drawn: all training inputs once, into memory, a byte a number: 3 KB a picture of 32 px, 25 KB a clip of 8 frames
+    of 32 px, 4 KB a volume of 16³; at most 4 GB."""
     # model
     model: str = "vit_tiny_patch16_224"
     """Any timm model name that rope_nd.wrap takes."""
@@ -45,7 +63,15 @@ class Config:
     num_classes: int | None = None
     """Default: as many as glyphs or folders; for other data sets the model's own."""
     img_size: tuple[int, ...] = (224,)
-    """Training size in pixels: one number, or height and width."""
+    """Training size in pixels: one number, or height and width. Volumes, in voxels: one number, or depth, height and width."""
+    frames: int = 8
+    """Clips: frames of one."""
+    fps: float = 8.0
+    """Clips: frames a second."""
+    tubelet: int | None = None
+    """Frames or slices a token (default: one frame; as many slices as a patch has pixels)."""
+    attention: Literal["joint", "factorised"] = "joint"
+    """Clips and volumes: over all tokens at once, or within frames and then along time."""
     encoding: str = "axial"
     """A name of rope_nd.list_encodings(), native (the model's own positions, at any size), or timm (the model unwrapped)."""
     encoding_kwargs: tuple[str, ...] = ()
@@ -103,21 +129,56 @@ class Config:
         for name in ("batch_size", "epochs", "grad_accum_steps", "train_samples", "val_samples"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name}={getattr(self, name)}: at least 1")
-        if len(self.img_size) not in (1, 2) or min(self.img_size) < 1:
-            raise ValueError(f"img_size={self.img_size}: give one size in pixels, or height and width")
+        self._check_size()
+        self._check_kind()
         if any(size > min(self.size) for size in self.train_sizes):
             raise ValueError(f"train_sizes={self.train_sizes}: none may be above the training size {min(self.size)}")
         if self.label is not None and (not self.label.strip() or set(self.label) & set("/\\\n\0")):
             raise ValueError(f"label={self.label!r}: it names files, so give a line without slashes")
-        if self.dataset == "glyphs" and not self.tests:
-            raise ValueError("tests is empty: train on zoom, canvas or both")
         if self.dataset not in DRAWN and self.data_dir is None:
             raise ValueError(f"dataset {self.dataset!r} needs --data-dir")
 
+    def _check_size(self) -> None:
+        """Sizes, frames and rate."""
+        many, what = (2, "pixels, or height and width") if self.kind != "volumes" else (3, "voxels, or depth, height and width")
+        if len(self.img_size) not in (1, many) or min(self.img_size) < 1:
+            raise ValueError(f"img_size={self.img_size}: give one size in {what}")
+        for name in ("frames", "tubelet"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ValueError(f"{name}={value}: at least 1")
+        if not 0 < self.fps < float("inf"):
+            raise ValueError(f"fps={self.fps}: frames a second, above 0")
+        if self.kind == "clips" and self.frames % (self.tubelet or 1):
+            raise ValueError(f"frames={self.frames} is no multiple of tubelet={self.tubelet}")
+
+    def _check_kind(self) -> None:
+        """Choices that do not go with images, or with clips and volumes; and tests."""
+        for name, known in (("question", ("direction", "order", "glyph")), ("attention", ("joint", "factorised"))):
+            if getattr(self, name) not in known:
+                raise ValueError(f"{name} {getattr(self, name)!r}: choose one of {', '.join(known)}")
+        images = self.kind == "images"
+        flat = {"train_sizes": (), "cutmix": 0.0, "channels_last": False}
+        for name, neutral in {"tubelet": None, "attention": "joint"}.items() if images else flat.items():
+            if getattr(self, name) != neutral:
+                other = "clips and volumes" if images else "images"
+                raise ValueError(f"{name}={getattr(self, name)!r} is for {other}, and {self.dataset} are {self.kind}: leave it out")
+        if not images and self.encoding == "timm":
+            raise ValueError(f"encoding 'timm' is for images, and {self.dataset} are {self.kind}: choose native")
+        known = TESTED.get(self.dataset, ("zoom",))
+        if self.tests is not None and (not self.measured_tests or (not images and set(self.tests) - set(known))):
+            raise ValueError(f"tests {', '.join(self.tests) or 'is empty'}: for {self.dataset} choose from {', '.join(known)}")
+
     @property
-    def size(self) -> tuple[int, int]:
-        """Training size (height, width)."""
-        return (self.img_size[0], self.img_size[-1])
+    def kind(self) -> Kind:
+        """images `[B, C, H, W]`, clips `[B, C, T, H, W]` or volumes `[B, C, D, H, W]`."""
+        return KINDS.get(self.dataset, "images")
+
+    @property
+    def size(self) -> tuple[int, ...]:
+        """Training size: (height, width), (frames, height, width) or (depth, height, width)."""
+        first = {"images": (), "clips": (self.frames,), "volumes": self.img_size[:1]}[self.kind]
+        return (*first, self.img_size[1 if len(self.img_size) == 3 else 0], self.img_size[-1])
 
     @property
     def title(self) -> str:
@@ -125,13 +186,20 @@ class Config:
         return self.label or self.encoding
 
     @property
-    def measured_split(self) -> str:
-        return self.val_split or ("test" if self.dataset in DRAWN else "validation")
+    def characters(self) -> str | None:
+        """The characters that are drawn; None: what the question takes, or none are."""
+        return self.classes if self.classes is not None else CHARACTERS.get(self.dataset)
 
     @property
-    def measured_tests(self) -> tuple[str, ...]:
-        """What larger test pictures are: more pixels of the same, or a larger field."""
-        return {"glyphs": self.tests, "arrows": ("canvas",)}.get(self.dataset, ("zoom",))
+    def measured_split(self) -> str:
+        usual = "test" if self.dataset in DRAWN else "validation" if self.kind == "images" else "val"
+        return self.val_split or usual
+
+    @property
+    def measured_tests(self) -> tuple[Test, ...]:
+        """What larger test inputs are."""
+        known = TESTED.get(self.dataset, ("zoom",))
+        return known if self.tests is None else tuple(test for test in self.tests if test in known)
 
     def to_json(self) -> str:
         return json.dumps(dataclasses.asdict(self), indent=2)

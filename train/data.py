@@ -1,9 +1,10 @@
-"""Data sets as batches: glyphs, arrows, image folders, anything timm or torchvision knows. Order is a function of seed and step."""
+"""Data sets as batches: what is drawn here, folders, anything timm or torchvision knows. Order is a function of seed and step."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -14,24 +15,35 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from train.arrows import Arrows
+from train.cases import Case, case, trained
 from train.config import DRAWN, Config
 from train.glyphs import Glyphs
+from train.moving import Moving
+from train.readers import ClipFolder, VolumeFolder
+from train.solids import Solids
 
 Batch = tuple[Tensor, Tensor]
+MOST = 4 * 10**9  # bytes of training inputs in memory
 
 
 class Drawn(Dataset[Batch]):
-    """Pictures held in memory: uint8 `[N, 3, H, W]` and labels `[N]`."""
+    """Inputs held in memory: uint8 `[N, C, ..]` and labels `[N]`."""
 
     def __init__(self, images: Tensor, labels: Tensor) -> None:
         self.images, self.labels = images, labels
 
     @classmethod
-    def draw(cls, parts: Sequence[Glyphs], chunk: int = 500) -> Drawn:
-        """Draw every picture of the given sets, once."""
-        cuts = [(part, start) for part in parts for start in range(0, len(part), chunk)]
-        batches = [part.batch(range(start, min(start + chunk, len(part)))) for part, start in cuts]
-        return cls(torch.cat([images for images, _ in batches]), torch.cat([labels for _, labels in batches]))
+    def draw(cls, parts: Sequence[Any], chunk: int = 500) -> Drawn:
+        """Draw everything in the given sets, once."""
+        first = parts[0].batch([0])[0]  # [1, C, ..]
+        count, done = sum(len(part) for part in parts), 0
+        images, labels = first.new_empty((count, *first.shape[1:])), torch.empty(count, dtype=torch.long)
+        for part in parts:
+            for start in range(0, len(part), chunk):
+                picked = range(start, min(start + chunk, len(part)))
+                here = slice(done, done := done + len(picked))
+                images[here], labels[here] = part.batch(picked)
+        return cls(images, labels)
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -94,50 +106,73 @@ def collate(samples: Any) -> Batch:
     return torch.stack(list(images)), torch.tensor([int(label) for label in labels])
 
 
-def glyphs(config: Config, *, split: str, test: str, size: tuple[int, int], samples: int, **options: Any) -> Glyphs:
-    """Glyphs of this run; the seed of training pictures is the run's, that of test pictures is always 0."""
+def _glyphs(config: Config, at: Case, **options: Any) -> Glyphs:
+    return Glyphs(test=at.test, size=at.size, field=min(config.size), classes=config.characters, **options)
+
+
+def _arrows(config: Config, at: Case, **options: Any) -> Arrows:
+    return Arrows(size=at.size, **options)
+
+
+def _moving(config: Config, at: Case, **options: Any) -> Moving:
+    shown = {"frames": at.size[0], "fps": at.fps, "size": at.size[1:], "field": min(config.size[1:])}
+    test = "canvas" if at.test == "canvas" else "zoom"
+    return Moving(test=test, question=config.question, classes=config.characters, **shown, **options)
+
+
+def _solids(config: Config, at: Case, **options: Any) -> Solids:
+    return Solids(size=at.size, spacing=at.spacing, classes=config.characters, **options)
+
+
+MAKERS: dict[str, Callable[..., Any]] = {"glyphs": _glyphs, "arrows": _arrows, "moving": _moving, "solids": _solids}
+
+
+def drawn(config: Config, at: Case, *, split: str, samples: int, **options: Any) -> Any:
+    """The data set of this run, drawn here, as a case says; the seed of training inputs is the run's, that of tests always 0."""
     seed = config.seed + 1 if split == "train" else 0
-    return Glyphs(
-        split,
-        test=test,
-        size=size,
-        field=min(config.size),
-        classes=config.classes,
-        length=samples,
-        seed=seed,
-        **options,
-    )
+    return MAKERS[config.dataset](config, at, split=split, length=samples, seed=seed, **options)
 
 
-def arrows(config: Config, *, split: str, size: tuple[int, int], samples: int) -> Arrows:
-    """Arrows of this run, seeded as glyphs are."""
-    return Arrows(split, size=size, length=samples, seed=config.seed + 1 if split == "train" else 0)
+def stored(config: Config, at: Case, *, split: str, training: bool = False) -> Dataset[Any]:
+    """The data set of this run, read from files."""
+    root = Path(config.data_dir or "") / split
+    if config.dataset == "clips":
+        start = "random" if training else "middle"
+        return ClipFolder(root, count=at.size[0], fps=at.fps, size=at.size[1:], start=start, seed=config.seed)
+    if config.dataset == "volumes":
+        return VolumeFolder(root, size=at.size)
+    return pictures(config, split, at.size, training)
 
 
 def training_set(config: Config) -> Dataset[Any]:
-    """What the run trains on: zoom with scale augmentation, canvas as it is, or the pictures of a data set."""
-    if config.dataset == "arrows":
-        return arrows(config, split=config.train_split, size=config.size, samples=config.train_samples)
+    """What the run trains on: glyphs of each test, zoom with scale augmentation; any other data set at the training size."""
+    if config.dataset not in DRAWN:
+        return stored(config, trained(config), split=config.train_split, training=True)
+    if config.cache and config.dataset != "arrows":
+        known = ("dataset", "train_split", "tests", "img_size", "train_samples", "classes", "seed", "question", "frames", "fps")
+        return _drawn_once(Config(**{name: getattr(config, name) for name in known}))  # what the inputs depend on
+    parts = _training_parts(config)
+    return parts[0] if len(parts) == 1 else Joined(parts)
+
+
+def _training_parts(config: Config) -> list[Any]:
+    options: dict[str, Any] = {"split": config.train_split, "samples": config.train_samples}
     if config.dataset != "glyphs":
-        return pictures(config, config.train_split, config.size, training=True)
-    if config.cache:
-        known = ("train_split", "tests", "img_size", "train_samples", "classes", "seed")  # what the pictures depend on
-        return _drawn_once(Config(**{name: getattr(config, name) for name in known}))
-    return Joined(_training_glyphs(config))
-
-
-def _training_glyphs(config: Config) -> list[Glyphs]:
-    options: dict[str, Any] = {"split": config.train_split, "size": config.size, "samples": config.train_samples}
-    return [glyphs(config, test=test, augment=test == "zoom", **options) for test in config.tests]
+        return [drawn(config, trained(config), **options)]
+    return [drawn(config, case(config, test, 1), augment=test == "zoom", **options) for test in config.measured_tests]
 
 
 @functools.lru_cache(maxsize=1)
 def _drawn_once(config: Config) -> Drawn:
-    """The training pictures, kept for the next run of this process that needs the same."""
-    return Drawn.draw(_training_glyphs(config))
+    """The training inputs, kept for the next run of this process that needs the same."""
+    parts = _training_parts(config)
+    size = prod(parts[0].batch([0])[0].shape) * sum(len(part) for part in parts)
+    if size > MOST:
+        raise ValueError(f"cache of {size / 1e9:.1f} GB, at most {MOST / 1e9:.0f}: lower train_samples, or leave cache out")
+    return Drawn.draw(parts)
 
 
-def pictures(config: Config, split: str, size: tuple[int, int], training: bool = False) -> Dataset[Any]:
+def pictures(config: Config, split: str, size: tuple[int, ...], training: bool = False) -> Dataset[Any]:
     """A folder or named data set through timm's factory and transforms; pictures come normalised."""
     root = Path(config.data_dir or "")
     if config.dataset == "folder":
@@ -171,10 +206,17 @@ def class_count(config: Config) -> int | None:
     if config.num_classes is not None:
         return config.num_classes
     if config.dataset in DRAWN:
-        return len(config.classes) if config.dataset == "glyphs" else 4
-    if config.dataset == "folder":
+        return len(answers(config))
+    if config.dataset in ("folder", "clips", "volumes"):
         return len({path.name for path in (Path(config.data_dir or "") / config.train_split).iterdir() if path.is_dir()})
     return None
+
+
+def answers(config: Config) -> Sequence[str]:
+    """What the labels of a drawn data set stand for."""
+    if config.dataset == "moving":
+        return Moving("train", question=config.question, classes=config.characters).answers
+    return config.characters or ("up", "right", "down", "left")
 
 
 def order(count: int, batch: int, seed: int, steps: int, rank: int = 0, world: int = 1) -> Iterator[list[int]]:

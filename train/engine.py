@@ -21,6 +21,7 @@ from timm.scheduler import create_scheduler_v2
 from timm.utils import ModelEmaV3
 from torch import Tensor, nn
 
+from train.cases import case, trained
 from train.config import Config
 from train.data import loader, order, training_set
 from train.evaluate import score, test_set
@@ -154,9 +155,9 @@ class Trainer:
         if self.rank == 0:
             save(best, config, self.folder)
         accuracies = {}
-        for test in config.measured_tests:
-            if self.rank == 0:
-                accuracies[test] = score(best, test_set(config, test, config.size, config.val_samples)[0], config).accuracy
+        home = [case(config, test, 1) for test in config.measured_tests] if config.kind == "images" else [trained(config)]
+        for at in home if self.rank == 0 else ():
+            accuracies[at.test] = score(best, test_set(config, at, config.val_samples)[0], config).accuracy
         parameters = sum(p.numel() for p in self.model.parameters() if p.requires_grad)
         event = {
             "event": "trained",

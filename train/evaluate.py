@@ -5,12 +5,14 @@ from __future__ import annotations
 import csv
 import functools
 import hashlib
+import itertools
 import os
 import resource
 import secrets
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, is_dataclass
+from math import prod
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -20,24 +22,27 @@ import tyro
 from rich.table import Table
 from torch import Tensor, nn
 
-from rope_nd.registry import scalings
 from rope_nd.scaling import RULES
 from rope_nd.wrapping.families import wrapped_trunk
 from rope_nd.wrapping.stack import Stack
 from train import cli
-from train.config import Config
-from train.data import Drawn, arrows, glyphs, loader, pictures
-from train.modelling import load, normalise, patch_size
+from train.cases import Case, case, places, seen
+from train.config import DRAWN, Config, Test
+from train.data import Drawn, drawn, loader, stored
+from train.modelling import load, normalise, token_size
+from train.probe import probe as probe_features
 from train.rows import COLUMNS, Row
+from train.rules import TIME, Rule, usable
 
-Size = tuple[int, int]
-Rule = tuple[str, str]  # a scaling and a temperature
 TOKENS = 8192  # a batch holds about this many tokens, at every size
+
+
+Planned = tuple[Case, int, Sequence[Sequence[str]]]  # a case, the number of its inputs, and rules
 
 
 @dataclass(frozen=True)
 class Score:
-    """Which pictures were right `[N]`, seconds for all of them, and peak memory."""
+    """Which inputs were right `[N]`, seconds for all of them, and peak memory."""
 
     right: Tensor
     seconds: float
@@ -49,33 +54,30 @@ class Score:
 
 
 @functools.lru_cache(maxsize=32)
-def drawn(config: Config, test: str, size: Size, samples: int, crop: bool = False) -> tuple[Drawn, Tensor]:
-    """Test glyphs in memory, the same for every model of a study, and the font cluster of each."""
-    options = {"crop": True} if crop else {}
-    source = glyphs(config, split=config.measured_split, test=test, size=size, samples=samples, **options)
-    return Drawn.draw([source]), source.clusters
+def _in_memory(config: Config, at: Case, samples: int, crop: bool) -> tuple[Any, Tensor]:
+    """Test inputs, the same for every model of a study, and the font cluster of each (where there are none, its number)."""
+    source = drawn(config, at, split=config.measured_split, samples=samples, **({"crop": True} if crop else {}))
+    groups = getattr(source, "clusters", None)
+    return (source, torch.arange(samples)) if groups is None else (Drawn.draw([source]), groups)
 
 
-def test_set(config: Config, test: str, size: Size, samples: int, crop: bool = False) -> tuple[Any, Tensor]:
-    """Test pictures at a size, and their groups for the bootstrap (font clusters; single pictures elsewhere)."""
-    if config.dataset == "glyphs":
-        bare = Config(img_size=config.img_size, classes=config.classes, val_split=config.val_split)  # what the pictures depend on
-        return drawn(bare, test, size, samples, crop)
-    if config.dataset == "arrows":
-        return arrows(config, split=config.measured_split, size=size, samples=samples), torch.arange(samples)
-    data = pictures(config, config.measured_split, size)
+def test_set(config: Config, at: Case, samples: int, crop: bool = False) -> tuple[Any, Tensor]:
+    """Test inputs of a case, and their groups for the bootstrap (font clusters; single inputs elsewhere)."""
+    if config.dataset in DRAWN:
+        known = ("dataset", "img_size", "classes", "val_split", "question", "frames", "fps")  # what the inputs depend on
+        return _in_memory(Config(**{name: getattr(config, name) for name in known}), at.inputs, samples, crop)
+    data = stored(config, at, split=config.measured_split)
     count = min(samples, len(data))
     return torch.utils.data.Subset(data, range(count)), torch.arange(count)
 
 
 @torch.inference_mode()
-def score(model: nn.Module, data: Any, config: Config) -> Score:
-    """Run the model over all pictures, in order, in batches whose size depends on the pictures' size alone."""
+def score(model: nn.Module, data: Any, config: Config, **told: Any) -> Score:
+    """Run the model over all inputs, in order, in batches whose size depends on theirs alone; `told`: see `cases.places`."""
     device = torch.device(config.device)
     model = model.to(device).eval()
-    pixels = data[0][0].shape[-2:].numel()
-    patch = patch_size(model)
-    batch = max(1, min(256, TOKENS * patch[0] * patch[1] // pixels))
+    samples = data[0][0].shape[1:].numel()
+    batch = max(1, min(256, TOKENS * prod(token_size(model)) // samples))
     indices = [list(range(i, min(i + batch, len(data)))) for i in range(0, len(data), batch)]
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats()
@@ -83,7 +85,7 @@ def score(model: nn.Module, data: Any, config: Config) -> Score:
     for images, labels in loader(data, indices, config.workers):
         start = time.perf_counter()
         with torch.autocast(device.type, getattr(torch, config.amp_dtype), enabled=config.amp):
-            guess = model(normalise(images, device)).argmax(-1).cpu()
+            guess = model(normalise(images, device), **told).argmax(-1).cpu()
         seconds += time.perf_counter() - start
         right.append(guess == labels)
     peak = torch.cuda.max_memory_allocated() if device.type == "cuda" else resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
@@ -99,35 +101,26 @@ def interval(right: Tensor, groups: Tensor, draws: int = 1000) -> tuple[float, f
     return float(low), float(high)
 
 
-def usable(encoding: str, rules: Iterable[Rule]) -> list[Rule]:
-    """The rules that mean anything for an encoding: tables can only be stretched, no positions not at all, timm is left alone."""
-    known = {"timm": ("none",), "native": ("none", *RULES)}.get(encoding) or scalings(encoding)
-    return [(s, t) for s, t in rules if s in known and (encoding != "timm" or t == "none")]
-
-
-def measure(
-    checkpoint: Path, tests: Sequence[str], sizes: Sequence[tuple[Size, int]], rules: Sequence[Rule], facts: dict[str, str]
-) -> Iterator[Row]:
-    """Rows of one checkpoint: tests × (size, number of pictures) × (scaling, temperature).
+def measure(checkpoint: Path, plan: Iterable[Planned], facts: dict[str, str]) -> Iterator[Row]:
+    """Rows of one checkpoint: cases × rules.
 
     Rules that lead to the same tables (all of them at the training size) give the same numbers, and are run once.
     """
-    for test in tests:
-        for size, samples in sizes:
-            known: dict[bytes, dict[str, Any]] = {}
-            upper = _on_crops(checkpoint, size, samples) if test == "canvas" else None
-            for scaling, temperature in rules:
-                model, config = load(checkpoint, scaling=scaling, temperature=temperature)
-                key = fingerprint(model, size)
-                if key not in known:
-                    known[key] = _numbers(model, config, test, size, samples)
-                what = {"encoding": config.title, "seed": config.seed, "test": test, "height": size[0], "width": size[1]}
-                rule = {"scaling": scaling, "temperature": temperature, "ratio": size[0] / config.size[0]}
-                yield Row(**what, **rule, **known[key], upper=upper, **facts)
+    known: dict[tuple[Case, int, bytes], dict[str, Any]] = {}
+    for at, samples, rules in plan:
+        upper = _on_crops(checkpoint, at, samples) if at.test == "canvas" else None
+        for rule in (Rule(*rule) for rule in rules):
+            model, config = load(checkpoint, scaling=rule.scaling, temperature=rule.temperature)
+            told = places(config, at, rule.positions)
+            key = (at.inputs, samples, fingerprint(model, at.size, **told))
+            if key not in known:
+                known[key] = _numbers(model, config, at, samples, told)
+            what = {"encoding": config.title, "seed": config.seed, "test": at.test, **at.column(config.kind)._asdict()}
+            yield Row(**what, **rule._asdict(), **known[key], upper=upper, **facts)
 
 
 @torch.inference_mode()
-def fingerprint(model: nn.Module, size: Size) -> bytes:
+def fingerprint(model: nn.Module, size: tuple[int, ...], **told: Any) -> bytes:
     """What a model does with positions at a size, as a digest: codes, tables, biases and score factors.
 
     A model of which that cannot be told without running it (patches of several sizes) has a new digest each time.
@@ -138,7 +131,7 @@ def fingerprint(model: nn.Module, size: Size) -> bytes:
     if not isinstance(inner, Stack):
         return secrets.token_bytes(16)
     digest = hashlib.sha256()
-    for table in _tables(inner.eval().start(torch.zeros(1, inner.in_chans, *size))):
+    for table in _tables(inner.eval().start(torch.zeros(1, inner.in_chans, *size), **told)):
         digest.update(table.float().numpy().tobytes())
     return digest.digest()
 
@@ -154,9 +147,9 @@ def _tables(thing: Any) -> Iterator[Tensor]:
         yield from _tables(thing())
 
 
-def _numbers(model: nn.Module, config: Config, test: str, size: Size, samples: int) -> dict[str, Any]:
-    data, groups = test_set(config, test, size, samples)
-    result = score(model, data, config)
+def _numbers(model: nn.Module, config: Config, at: Case, samples: int, told: dict[str, Any]) -> dict[str, Any]:
+    data, groups = test_set(config, at, samples)
+    result = score(model, data, config, **told)
     low, high = interval(result.right, groups)
     return {
         "accuracy": result.accuracy,
@@ -168,12 +161,12 @@ def _numbers(model: nn.Module, config: Config, test: str, size: Size, samples: i
     }
 
 
-def _on_crops(checkpoint: Path, size: Size, samples: int) -> float | None:
+def _on_crops(checkpoint: Path, at: Case, samples: int) -> float | None:
     """The upper bound on the canvas: the same model, at its training size, on the true crop of the same pictures, if it has one."""
     model, config = load(checkpoint)
     if config.dataset != "glyphs":
         return None
-    return score(model, test_set(config, "canvas", size, samples, crop=True)[0], config).accuracy
+    return score(model, test_set(config, at, samples, crop=True)[0], config).accuracy
 
 
 def write_rows(path: Path, rows: Sequence[Row]) -> None:
@@ -186,56 +179,79 @@ def write_rows(path: Path, rows: Sequence[Row]) -> None:
     os.replace(temporary, path)
 
 
-def parse_size(text: str) -> Size:
-    """`224` or `320x448` (height x width)."""
+def parse_size(text: str) -> tuple[int, ...]:
+    """`224`, `320x448` (height x width) or `16x64x64` (frames or slices before them)."""
     parts = text.lower().split("x")
-    if len(parts) > 2 or not all(part.isdigit() and int(part) for part in parts):
-        raise ValueError(f"size {text!r}: write 224, or 320x448 for height and width")
-    return int(parts[0]), int(parts[-1])
+    if len(parts) > 3 or not all(part.isdigit() and int(part) for part in parts):
+        raise ValueError(f"size {text!r}: write 224, 320x448 for height and width, or 16x64x64 with frames or slices")
+    return tuple(int(part) for part in parts)
+
+
+def _cases(config: Config, tests: Sequence[Test], sizes: Sequence[str], token: tuple[int, ...]) -> list[Case]:
+    """The cases asked for, each of whole tokens; by default those of the training size."""
+    sized = [parse_size(text) for text in sizes]
+    found = [seen(config, test, size) for test in tests for size in sized] or [case(config, test, 1) for test in tests]
+    for at in found:
+        if len(token) == len(at.size) and any(n % of for n, of in zip(at.size, token)):
+            shape, of = ("x".join(map(str, numbers)) for numbers in (at.size, token))
+            raise ValueError(f"size {shape} is no multiple of the {'patch' if len(token) == 2 else 'tube'} {of}")
+    return found
 
 
 def main(
-    checkpoint: Path,
+    checkpoint: Path | None = None,
     sizes: tuple[str, ...] = (),
     scaling: tuple[str, ...] = ("none",),
     temperature: tuple[str, ...] = ("none",),
-    test: tuple[Literal["zoom", "canvas"], ...] = (),
+    positions: tuple[Literal["index", "units"], ...] = ("index",),
+    test: tuple[Test, ...] = (),
     samples: int | None = None,
     output: Annotated[Path | None, tyro.conf.arg(metavar="CSV")] = None,
+    probe: Path | None = None,
+    data: Path | None = None,
+    ratios: tuple[float, ...] = (0.5, 1, 2, 3, 4),
 ) -> None:
-    """Evaluate a trained model at other sizes.
+    """Evaluate a trained model at other sizes, or (with --probe) the features of a retrofit, without a head.
 
     Args:
         checkpoint: Folder with model.safetensors and config.json, as python -m train writes it.
-        sizes: Sizes in pixels, 224 or 320x448 (height x width); default the training size.
-        scaling: Rules for sizes above the trained one: none, pi, ntk, yarn, ...
+        sizes: Pixels, 224 or 320x448 (height x width), with frames 16x64x64; voxels, 32 or 8x32x32; default the training size.
+        scaling: Rules for sizes above the trained one: none, pi, ntk, yarn, ...; along time alone: "time yarn".
         temperature: Factors on the attention scores: none, log, yarn.
-        test: For glyphs, zoom (more pixels) or canvas (a larger field); default what it was trained on.
-        samples: Number of test pictures (default: as in training).
+        positions: For clips and volumes, index (frames, voxels) or units (seconds, millimetres: the true spacing).
+        test: What a size is: zoom (more pixels), canvas (a larger field), longer or rate (more frames), slices (fewer of them);
+            default all that the run has.
+        samples: Number of test inputs (default: as in training).
         output: Also write the rows to this CSV file.
+        probe: Folder of a retrofit: its features against those of its original.
+        data: For --probe, labelled images, a folder a class.
+        ratios: For --probe, sizes over the pretrained one, where --sizes gives none.
     """
+    if probe is not None:
+        if data is None:
+            raise ValueError("--probe needs --data: labelled images, a folder a class")
+        pixels = [parse_size(text)[0] for text in sizes]
+        probe_features(probe, data, ratios=ratios, sizes=pixels, samples=samples, output=output)
+        return
+    if checkpoint is None:
+        raise ValueError("give --checkpoint FOLDER, or --probe FOLDER with --data")
     model, config = load(checkpoint)
     if config.threads:
         torch.set_num_threads(config.threads)
     for name in scaling:
-        if not usable(config.encoding, [(name, "none")]):
-            known = [s for s, _ in usable(config.encoding, [(s, "none") for s in ("none", *RULES)])]
+        if not usable(config.encoding, [(name,)]) or (config.kind == "images" and name.startswith(TIME)):
+            known = [rule.scaling for rule in usable(config.encoding, [(s,) for s in ("none", *RULES)])]
             raise ValueError(f"scaling {name!r} means nothing for encoding {config.encoding!r}: choose from {', '.join(known)}")
-    chosen = [parse_size(text) for text in sizes] or [config.size]
-    patch = patch_size(model) if hasattr(model, "patch_embed") else (1, 1)
-    for height, width in chosen:
-        if height % patch[0] or width % patch[1]:
-            raise ValueError(f"size {height}x{width} is no multiple of the patch {patch[0]}x{patch[1]}")
-    tests = test or config.measured_tests
-    count = samples or config.val_samples
-    columns = ("test", "size", "scaling", "temperature", "accuracy", "95 %", "images/s", "MB")
-    table = Table(*columns, title=f"{checkpoint}: {config.title}")
-    rows, rules = [], [(name, factor) for name in scaling for factor in temperature]
-    for row in measure(checkpoint, tests, [(size, count) for size in chosen], rules, cli.facts()):
+    token = token_size(model) if hasattr(model, "patch_embed") else ()
+    cases = _cases(config, test or config.measured_tests, sizes, token)
+    rules = [Rule(*rule) for rule in itertools.product(scaling, temperature, positions)]
+    columns = ("test", "size", "scaling", "temperature", "positions", "accuracy", "95 %", "inputs/s", "MB")
+    table, rows = Table(*columns, title=f"{checkpoint}: {config.title}"), []
+    for row in measure(checkpoint, [(at, samples or config.val_samples, rules) for at in cases], cli.facts()):
         rows.append(row)
         accuracy, bounds = f"{row.accuracy:.4f}", f"{row.low:.3f} to {row.high:.3f}"
-        speed, memory = f"{row.images_per_s:.0f}", f"{row.memory_mb:.0f}"
-        table.add_row(row.test, f"{row.height}x{row.width}", row.scaling, row.temperature, accuracy, bounds, speed, memory)
+        how = row.scaling, row.temperature, row.positions
+        table.add_row(row.test, row.size.label(row.test), *how, accuracy, bounds, f"{row.images_per_s:.0f}", f"{row.memory_mb:.0f}")
     cli.console.print(table)
     if output is not None:
         write_rows(output, rows)

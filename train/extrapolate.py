@@ -16,18 +16,21 @@ from typing import Any
 import torch
 from PIL import Image
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from torch import Tensor
 
 from rope_nd import list_encodings
 from train import cli, sequence
 from train.config import DRAWN, Config
-from train.data import class_count
+from train.data import answers
 from train.engine import Trainer
-from train.evaluate import measure, test_set, usable, write_rows
+from train.evaluate import measure, test_set, write_rows
 from train.report import print_table, report
 from train.rows import Row, read_rows
-from train.study import Study, adapt, load
+from train.rules import usable
+from train.study import Study, adapt, load, of
 
 Event = dict[str, Any]
+SHOWN = 4  # frames or slices of a sample on the sheet
 
 
 def main(
@@ -115,8 +118,8 @@ def _model(folder: Path, facts: dict[str, str], tell: Callable[[Event], None], s
     torch.set_num_threads(config.threads or 1)
     if not (folder / "model.safetensors").exists():
         Trainer(config, folder, tell).fit()
-    rows, rules = [], usable(config.encoding, study.rules)
-    for row in measure(folder, config.measured_tests, study.sizes, rules, facts):
+    rows, plan = [], [(at, count, usable(config.encoding, rules)) for at, count, rules in study.plan()]
+    for row in measure(folder, plan, facts):
         rows.append(row)
         tell({"event": "row", "note": f"{row.test} ×{row.ratio:.3g} {row.scaling}: {100 * row.accuracy:.1f} %"})
     return rows
@@ -125,9 +128,8 @@ def _model(folder: Path, facts: dict[str, str], tell: Callable[[Event], None], s
 def _sequence(folder: Path, facts: dict[str, str], tell: Callable[[Event], None], study: Study, encoding: str) -> list[Row]:
     """The plain 1-D task for one encoding."""
     torch.set_num_threads(1)
-    found = [
-        row for seed in study.seeds for row in sequence.run(encoding, study.sequence, rules=study.rules, seed=seed, report=tell)
-    ]
+    rules = of(study.rules, "sequence")
+    found = [row for seed in study.seeds for row in sequence.run(encoding, study.sequence, rules=rules, seed=seed, report=tell)]
     return [Row(**{"upper": None, "images_per_s": None, "memory_mb": None, **row, **facts}) for row in found]
 
 
@@ -187,10 +189,17 @@ def _started_with(folder: Path) -> tuple[str, tuple[str, ...], tuple[int, ...], 
 
 def _write_config(folder: Path, study: Study, claim: str, started: dict[str, Any], facts: dict[str, str]) -> None:
     base = study.base
-    classes = base.classes if base.dataset == "glyphs" else base.dataset
-    found = {"chance": 1 / class_count(base)} if base.dataset in DRAWN else {}
+    classes = {"glyphs": base.characters, "moving": f"moving {base.question}"}.get(base.dataset, base.dataset)
+    found = {"chance": 1 / len(answers(base))} if base.dataset in DRAWN else {}
     told = {"name": folder.name, "recipe": started["recipe"], "claim": claim, **facts, "dirty": facts["commit"].endswith("+dirty")}
-    told |= {"machine": cli.machine(), "classes": classes, "train_size": base.size, **found, "seconds": _seconds(folder)}
+    told |= {
+        "machine": cli.machine(),
+        "classes": classes,
+        "train_size": base.size,
+        "train_kind": base.kind,
+        **found,
+        "seconds": _seconds(folder),
+    }
     told |= {"encodings": study.encodings, "seeds": study.seeds, "study": dataclasses.asdict(study), "started": started}
     _write_json(folder / "config.json", told)
 
@@ -211,20 +220,30 @@ def _seconds(folder: Path) -> float:
 
 
 def _samples(study: Study, path: Path) -> None:
-    """One picture at every size, each test in a row, at true pixels."""
+    """One input at every size, each test in a row, at true pixels; of a clip or volume four frames or slices."""
     if study.base.dataset not in DRAWN:
         return
-    gap, base, sizes = 8, study.base, [size for size, _ in study.sizes]
-    tests = base.measured_tests
-    tall = sizes[-1][0]
-    sheet = Image.new("RGB", (gap + sum(w + gap for _, w in sizes), gap + len(tests) * (gap + tall)), "white")
-    for row, test in enumerate(tests):
+    gap, base = 8, study.base
+    cases = [[at for at, *_ in study.plan() if at.test == test] for test in base.measured_tests]
+    rows = [[_flat(test_set(base, at, 20)[0][5][0]) for at in row] for row in cases]
+    tall = [max(picture.height for picture in row) for row in rows]
+    wide = max(gap + sum(picture.width + gap for picture in row) for row in rows)
+    sheet, top = Image.new("RGB", (wide, gap + sum(gap + height for height in tall)), "white"), gap
+    for row, height in zip(rows, tall):
         left = gap
-        for size in sizes:
-            picture = test_set(base, test, size, 20)[0][5][0]
-            sheet.paste(Image.fromarray(picture.permute(1, 2, 0).numpy()), (left, gap + row * (gap + tall)))
-            left += size[1] + gap
+        for picture in row:
+            sheet.paste(picture, (left, top))
+            left += picture.width + gap
+        top += gap + height
     sheet.save(path)
+
+
+def _flat(sample: Tensor) -> Image.Image:
+    """A picture of an input `[C, H, W]` or `[C, T, H, W]`, uint8."""
+    if sample.ndim == 4:
+        shown = torch.linspace(0, sample.shape[1] - 1, SHOWN).round().long()
+        sample = sample[:, shown].transpose(1, 2).flatten(2)  # [C, H, SHOWN · W]
+    return Image.fromarray(sample.expand(3, -1, -1).permute(1, 2, 0).numpy())
 
 
 if __name__ == "__main__":

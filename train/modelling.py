@@ -12,18 +12,23 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
+import models
 from rope_nd import list_encodings, wrap
 from rope_nd._check import choose
+from rope_nd.wrapping.inflation import TubeEmbed
+from train.cases import trained
 from train.config import Config, pairs
 from train.data import class_count
+from train.rules import scaling_of
 
 
 def build(config: Config, *, scaling: str | None = None, temperature: str | None = None) -> nn.Module:
     """The model of this run, with random weights; a scaling or temperature changes no parameter, so weights fit any of them."""
     choose("encoding", config.encoding, ["timm", "native", *list_encodings()])
     options: dict[str, Any] = {
-        "img_size": config.size,
+        "img_size": config.size[-2:],
         "drop_path_rate": config.drop_path,
+        **({"in_chans": 1} if config.kind == "volumes" else {}),
         **pairs(config.model_kwargs, "model_kwargs"),
     }
     if (classes := class_count(config)) is not None:
@@ -32,18 +37,29 @@ def build(config: Config, *, scaling: str | None = None, temperature: str | None
         return _create(
             config.model, {**options, "dynamic_img_size": True}, optional=("dynamic_img_size", "img_size", "drop_path_rate")
         )
-    model = _create(config.model, options)
     augment = {"shift": config.shift_coords, "jitter": config.jitter_coords, "rescale": config.rescale_coords}
-    stretched = {"scaling": scaling} if scaling is not None else {}
-    return wrap(
-        model,
-        config.encoding,
-        keep_pos_embed=config.keep_pos_embed,
-        temperature=None if temperature == "none" else temperature,
-        augment=augment if augment != {"shift": 0.0, "jitter": 1.0, "rescale": 1.0} else None,
-        **stretched,
+    told = {
+        "keep_pos_embed": config.keep_pos_embed,
+        "temperature": None if temperature == "none" else temperature,
+        "augment": augment if augment != {"shift": 0.0, "jitter": 1.0, "rescale": 1.0} else None,
+        **({"scaling": scaling_of(scaling)} if scaling is not None else {}),
         **pairs(config.encoding_kwargs, "encoding_kwargs"),
-    )
+    }
+    if config.model in models.NAMES:  # which are wrapped as they are made
+        return _create(config.model, {**options, "encoding": config.encoding, **_deep(config, config.tubelet), **told})
+    model = _create(config.model, options)
+    axes = {} if config.kind == "images" else {"axes": 3}
+    tubelet = config.tubelet or (1 if config.kind == "clips" else token_size(model)[0])
+    return wrap(model, config.encoding, **axes, **_deep(config, tubelet), **told)
+
+
+def _deep(config: Config, tubelet: int | None) -> dict[str, Any]:
+    """What `wrap` must know of clips or volumes; a `tubelet` of None is the model's own choice."""
+    if config.kind == "images":
+        return {}
+    at = trained(config)
+    chosen = {} if tubelet is None else {"tubelet": tubelet}
+    return {**chosen, "frames": at.size[0], "spacing": at.spacing, "attention": config.attention}
 
 
 def _create(name: str, options: dict[str, Any], optional: tuple[str, ...] = ()) -> nn.Module:
@@ -58,9 +74,12 @@ def _create(name: str, options: dict[str, Any], optional: tuple[str, ...] = ()) 
         raise ValueError(f"timm cannot make model {name!r} with {options}: {error}") from None
 
 
-def patch_size(model: nn.Module) -> tuple[int, int]:
-    """Pixels of a token (height, width); 16 where a model has no patches, such as a convolutional one."""
-    patch = getattr(getattr(model, "patch_embed", None), "patch_size", (16, 16))
+def token_size(model: nn.Module) -> tuple[int, ...]:
+    """Samples a token along each axis: pixels, in a model of clips frames before them; 16 where there are no patches."""
+    embed = getattr(model, "patch_embed", None)
+    if isinstance(embed, TubeEmbed):
+        return tuple(embed.feat_ratio(as_scalar=False))
+    patch = getattr(embed, "patch_size", (16, 16))
     return (patch, patch) if isinstance(patch, int) else tuple(patch)
 
 
@@ -100,6 +119,6 @@ def load_weights(model: nn.Module, path: Path) -> None:
 
 
 def normalise(images: Tensor, device: torch.device | str) -> Tensor:
-    """uint8 pictures to about unit range; pictures that are normalised already pass."""
+    """uint8 inputs to about unit range; those that are normalised already pass."""
     moved = images.to(device, non_blocking=True)
     return (moved.float() - 127.5) / 64 if moved.dtype == torch.uint8 else moved

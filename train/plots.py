@@ -1,6 +1,6 @@
-"""Curves over seeds and their picture: accuracy against size, zoom and canvas side by side.
+"""Curves over seeds and their picture: accuracy against size, the tests side by side.
 
-A curve is one encoding with one scaling and one temperature in one test. Tables, picture and page all show these curves.
+A curve is one encoding, scaling, temperature and kind of positions in one test. Tables, picture and page all show these curves.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import mean, stdev
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any
 
 from matplotlib import style
 from matplotlib.axes import Axes
@@ -19,8 +19,7 @@ from matplotlib.figure import Figure
 from matplotlib.legend_handler import HandlerTuple
 from matplotlib.lines import Line2D
 
-if TYPE_CHECKING:
-    from train.rows import Row
+from train.rows import Row, Size
 
 # (on white, on black): contrast of at least 3, and far apart with full sight, protanopia, deuteranopia and tritanopia
 COLOURS = (
@@ -36,19 +35,25 @@ MARKERS = "o", "s", "^", "D", "v", "P", "X", "h"
 GREY = "#767676"
 WIDEST = 60  # characters of a line in the legend
 
+WORDS = {
+    "zoom": "same content, more pixels",
+    "canvas": "same scale, a larger field",
+    "longer": "more frames at the same rate",
+    "rate": "the same seconds, more frames",
+    "slices": "half the slices, more pixels in each",
+}
+ALONG = {  # the axis of a picture, by the unit of its sizes
+    "px": "size over training size; height in pixels",
+    "voxels": "size over training size; voxels",
+    "frames": "frames over training frames",
+    "fps": "rate over training rate; frames a second",
+}
 
-class Size(NamedTuple):
-    """One column: sorted by ratio, the height over the training height."""
 
-    ratio: float
-    height: int
-    width: int
-
-    def label(self, test: str) -> str:
-        if test == "sequence":
-            return f"{self.width} tokens"
-        shape = f"{self.height}" if self.height == self.width else f"{self.height}×{self.width}"
-        return f"{shape} px ×{self.ratio:.3g}"
+def words(test: str, sizes: Sequence[Size]) -> tuple[str, str]:
+    """What a test is, and what is along its axis."""
+    unit = sizes[0].shape(test)[1]
+    return WORDS[test].replace("pixels", unit) if unit == "voxels" else WORDS[test], ALONG[unit]
 
 
 @dataclass(frozen=True)
@@ -68,16 +73,23 @@ class Curve:
     scaling: str
     temperature: str
     points: dict[Size, Point]
+    positions: str = "index"
 
     @property
     def plain(self) -> bool:
-        return self.scaling == self.temperature == "none"
+        return self.rule == self.temperature == "none"
+
+    @property
+    def rule(self) -> str:
+        """The scaling, and whether the model was told the true spacing."""
+        parts = [] if self.scaling == "none" else [self.scaling]
+        return " at ".join([*parts, "true spacing"] if self.positions == "units" else parts) or "none"
 
     @property
     def how(self) -> str:
         if self.plain:
             return "no scaling"
-        parts = [] if self.scaling == "none" else [self.scaling]
+        parts = [] if self.rule == "none" else [self.rule]
         return " + ".join([*parts, f"{self.temperature} temperature"] if self.temperature != "none" else parts)
 
 
@@ -92,16 +104,19 @@ def point(rows: Sequence[Row]) -> Point:
 
 def curves(rows: Iterable[Row]) -> list[Curve]:
     """Curves of one test: encodings as first seen; in each the plain curve first, then scalings and temperatures as first seen."""
-    cells: dict[tuple[str, str, str], dict[Size, list[Row]]] = defaultdict(lambda: defaultdict(list))
+    cells: dict[tuple[str, ...], dict[Size, list[Row]]] = defaultdict(lambda: defaultdict(list))
     for row in rows:
-        cells[row.encoding, row.scaling, row.temperature][Size(row.ratio, row.height, row.width)].append(row)
-    seen = [list(dict.fromkeys(key[i] for key in cells)) for i in range(3)]
+        cells[row.encoding, row.scaling, row.temperature, row.positions][row.size].append(row)
+    seen = [list(dict.fromkeys(key[i] for key in cells)) for i in range(4)]
 
-    def order(key: tuple[str, str, str]) -> tuple[int | bool, ...]:
-        encoding, scaling, temperature = (names.index(name) for names, name in zip(seen, key))
-        return encoding, key[1] != "none", scaling, key[2] != "none", temperature
+    def order(key: tuple[str, ...]) -> tuple[int | bool, ...]:
+        encoding, scaling, temperature, positions = (names.index(name) for names, name in zip(seen, key))
+        return encoding, key[1] != "none", scaling, key[2] != "none", temperature, positions
 
-    return [Curve(*key, {size: point(cells[key][size]) for size in sorted(cells[key])}) for key in sorted(cells, key=order)]
+    def curve(key: tuple[str, ...]) -> Curve:
+        return Curve(*key[:3], {size: point(cells[key][size]) for size in sorted(cells[key])}, key[3])
+
+    return [curve(key) for key in sorted(cells, key=order)]
 
 
 def sizes(of: Iterable[Curve]) -> list[Size]:
@@ -131,7 +146,7 @@ def upper_bound(rows: Iterable[Row]) -> dict[Size, float]:
     found: dict[Size, dict[tuple[str, int], float]] = defaultdict(dict)
     for row in rows:
         if row.upper is not None:
-            found[Size(row.ratio, row.height, row.width)][row.encoding, row.seed] = row.upper
+            found[row.size][row.encoding, row.seed] = row.upper
     return {size: mean(found[size].values()) for size in sorted(found)}
 
 
@@ -195,18 +210,19 @@ def draw_panel(axes: Axes, test: str, rows: Sequence[Row], encodings: Sequence[s
             entries.append(draw_encoding(axes, lines, encoding, look))
     bound = {size: value for size, value in upper_bound(rows).items() if size in at}
     draw_legend(axes, entries + draw_references(axes, bound, chance))
-    axes.set_title({"zoom": "zoom: same content, more pixels", "canvas": "canvas: same scale, a larger field"}[test])
+    what, along = words(test, at)
+    axes.set_title(f"{test}: {what}")
     axes.set_xscale("log", base=2)
-    axes.set_xticks([size.ratio for size in at], [f"×{size.ratio:.3g}\n{size.height}" for size in at])
+    axes.set_xticks([size.ratio for size in at], [f"×{size.ratio:.3g}\n{size.tick(test)}" for size in at])
     axes.set_xticks([], minor=True)
-    axes.set_xlabel("size over training size; height in pixels")
+    axes.set_xlabel(along)
     axes.set_ylim(0, 101)
     axes.grid(axis="y", color="#E4E4E4", linewidth=0.8)
 
 
 def picture(rows: Sequence[Row], encodings: Sequence[str], chance: float | None) -> bytes:
-    """A PNG of the zoom and canvas panels. The same rows give the same bytes."""
-    tests = [test for test in ("zoom", "canvas") if any(row.test == test for row in rows)]
+    """A PNG of a panel a test. The same rows give the same bytes."""
+    tests = [test for test in WORDS if any(row.test == test for row in rows)]
     spines = {"axes.spines.top": False, "axes.spines.right": False, "axes.titlelocation": "left", "axes.axisbelow": True}
     with style.context(["default", {"font.size": 9, "axes.titlesize": 10.5, "legend.fontsize": 8.5, **spines}]):
         figure = Figure(figsize=(5.6 * len(tests), 4.0 + 0.2 * (len(encodings) + 2)), layout="constrained")

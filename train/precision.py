@@ -27,9 +27,11 @@ from rope_nd.wrapping import Where
 from rope_nd.wrapping.families import wrapped_trunk
 from rope_nd.wrapping.model import lead
 from train import cli
-from train.evaluate import score, test_set, usable
+from train.cases import case
+from train.evaluate import score, test_set
 from train.modelling import load
 from train.report import grid, write
+from train.rules import usable
 
 COLUMNS = (
     "encoding",
@@ -89,17 +91,19 @@ def ways(turns: bool, formats: Sequence[Format]) -> list[Way]:
 def measure(checkpoint: Path, ratios: Sequence[float], formats: Sequence[Format], samples: int) -> Iterator[dict[str, Any]]:
     """Rows of one checkpoint: tests × sizes × scaling (interpolated above the training size) × ways of rounding."""
     _, config = load(checkpoint)
+    if config.kind != "images":
+        raise ValueError(f"{checkpoint} is a model of {config.kind}: keys are rounded in models of images alone")
     for test, ratio in itertools.product(config.measured_tests, ratios):
-        size = (round(config.size[0] * ratio), round(config.size[1] * ratio))
-        data, _ = test_set(config, test, size, samples)
-        for scaling, _ in usable(config.encoding, [("none", "none"), ("pi", "none")] if ratio > 1 else [("none", "none")]):
+        at = case(config, test, ratio)
+        data, _ = test_set(config, at, samples)
+        for scaling, *_ in usable(config.encoding, [("none",), ("pi",)] if ratio > 1 else [("none",)]):
             model, _ = load(checkpoint, scaling=scaling)
             inner: Any = wrapped_trunk(model)
             turns = inner is not None and (inner.own_rotary is not None or isinstance(lead(inner.encoding), RoPE))
             for format, per, when in ways(turns, formats):
                 with contextlib.nullcontext() if format is None else rounded(model, format, per, when):
                     accuracy = score(model, data, config).accuracy
-                what = {"encoding": config.title, "seed": config.seed, "test": test, "height": size[0], "width": size[1]}
+                what = {"encoding": config.title, "seed": config.seed, "test": test, "height": at.size[-2], "width": at.size[-1]}
                 how = {"scaling": scaling, "format": format or "float32", "per": per, "when": when}
                 yield {**what, **how, "accuracy": accuracy, "images": len(data)}
 

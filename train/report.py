@@ -66,10 +66,10 @@ def tabulate(test: str, rows: Sequence[Row], chance: float | None, only_best: bo
     """All curves of a test, or per encoding the plain one and the best scaling; then the upper bound and chance."""
     every = plots.curves(rows)
     best = {encoding: plots.best_scaling(every, encoding) for encoding in dict.fromkeys(curve.encoding for curve in every)}
-    chosen = {id(found[0]): f"{found[0].scaling} (best at ×{found[1].ratio:.3g})" for found in best.values() if found}
+    chosen = {id(found[0]): f"{found[0].rule} (best at ×{found[1].ratio:.3g})" for found in best.values() if found}
     shown = [curve for curve in every if not only_best or curve.plain or id(curve) in chosen]
     columns, seeds = plots.sizes(shown), max(point.seeds for curve in shown for point in curve.points.values())
-    names = [[curve.encoding, chosen.get(id(curve), curve.scaling), curve.temperature] for curve in shown]
+    names = [[curve.encoding, chosen.get(id(curve), curve.rule), curve.temperature] for curve in shown]
     marked = set()
     for j, size in enumerate(columns, 3):
         values = {i: float(f"{100 * curve.points[size].mean:.1f}") for i, curve in enumerate(shown) if size in curve.points}
@@ -160,12 +160,17 @@ def page_test(test: str, rows: Sequence[Row], chance: float | None) -> dict[str,
 
     def describe(curve: Curve) -> dict[str, Any]:
         points = [asdict(curve.points[size]) if size in curve.points else None for size in columns]
-        names = {"encoding": curve.encoding, "scaling": curve.scaling, "temperature": curve.temperature, "how": curve.how}
+        names = {"encoding": curve.encoding, "scaling": curve.rule, "temperature": curve.temperature, "how": curve.how}
         return {**names, "plain": curve.plain, "best": best.get(id(curve), {}), "points": points}
 
-    sizes = [{"label": size.label(test), **size._asdict(), "drawn": size in drawn} for size in columns]
+    shown = [
+        {"label": size.label(test), "tick": size.tick(test), "unit": size.shape(test)[1], "drawn": size in drawn}
+        for size in columns
+    ]
+    sizes = [{**size._asdict(), **told} for size, told in zip(columns, shown)]
+    what = plots.words(test, columns)[0] if test in plots.WORDS else ""
     upper = [bound.get(size) for size in columns] if bound else None
-    return {"test": test, "columns": sizes, "curves": [describe(c) for c in every], "upper": upper, "chance": chance}
+    return {"test": test, "what": what, "columns": sizes, "curves": [describe(c) for c in every], "upper": upper, "chance": chance}
 
 
 def page(runs: Sequence[Run], rows: Sequence[Row], chance: float | None) -> str:

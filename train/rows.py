@@ -4,16 +4,53 @@ import csv
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-TESTS = "zoom", "canvas", "sequence"
+TESTS = "zoom", "canvas", "longer", "rate", "slices", "sequence"
+
+
+class Size(NamedTuple):
+    """One column of a table: sorted by ratio, the size over the training size. `depth`: frames or slices; `fps`: of clips."""
+
+    ratio: float
+    height: int
+    width: int
+    depth: int | None = None
+    fps: float | None = None
+
+    def shape(self, test: str) -> tuple[str, str]:
+        """What this size is called, and in what unit."""
+        if test == "sequence":
+            return f"{self.width}", "tokens"
+        if test == "longer":
+            return f"{self.depth}", "frames"
+        if test == "rate":
+            return f"{self.fps:g}", "fps"
+        sides = (self.height, self.width) if self.depth is None or self.fps is not None else (self.depth, self.height, self.width)
+        alike = len(set(sides)) == 1
+        name = "×".join(map(str, sides[:1] if alike else sides))
+        return (name, "px") if len(sides) == 2 else (name + ("³" if alike else ""), "voxels")
+
+    def tick(self, test: str) -> str:
+        """The same on an axis; of pixels the height."""
+        name, unit = self.shape(test)
+        return f"{self.height}" if unit == "px" else name
+
+    def label(self, test: str) -> str:
+        name, unit = self.shape(test)
+        times = "" if test == "sequence" else f" ×{self.ratio:.3g}"
+        return (name if unit == "voxels" else f"{name} {unit}") + times
 
 
 @dataclass(frozen=True)
 class Row:
-    """One measurement; the fields are the columns of rows.csv. Shares are in [0, 1]; None where the file has an empty field."""
+    """One measurement; the fields are the columns of rows.csv. Shares are in [0, 1]; None where the file has an empty field.
+
+    `depth`: frames or slices, `fps`: of clips; `positions`: "index" if they were counted in tokens, "units" if the model was told
+    the true spacing. Files from before these columns are of images.
+    """
 
     encoding: str
     seed: int
@@ -32,10 +69,17 @@ class Row:
     memory_mb: float | None
     command: str
     commit: str
+    depth: int | None = None
+    fps: float | None = None
+    positions: str = "index"
+
+    @property
+    def size(self) -> Size:
+        return Size(self.ratio, self.height, self.width, self.depth, self.fps)
 
     @property
     def key(self) -> tuple[Any, ...]:
-        return self.encoding, self.seed, self.test, self.height, self.width, self.scaling, self.temperature
+        return self.encoding, self.seed, self.test, *self.size[1:], self.scaling, self.temperature, self.positions
 
 
 @dataclass(frozen=True)
@@ -47,15 +91,17 @@ class Run:
 
 
 COLUMNS = [field.name for field in fields(Row)]
+REQUIRED = [field.name for field in fields(Row) if field.default is MISSING]
 COUNT, SHARE, AMOUNT = (int, 1, 10**15), (float, 0, 1), (float, 0, 1e15)
 NUMBERS: dict[str, tuple[type[int] | type[float], float, float]] = {
-    **dict.fromkeys(("height", "width", "images"), COUNT),
+    **dict.fromkeys(("height", "width", "depth", "images"), COUNT),
     **dict.fromkeys(("accuracy", "low", "high", "upper"), SHARE),
     **dict.fromkeys(("images_per_s", "memory_mb"), AMOUNT),
     "seed": (int, 0, 2**63),
-    "ratio": (float, 0.001, 1e6),
+    **dict.fromkeys(("ratio", "fps"), (float, 0.001, 1e6)),
 }
-MAY_BE_EMPTY = "low", "high", "upper", "images_per_s", "memory_mb", "command", "commit"
+NAMES = {"test": TESTS, "positions": ("index", "units")}
+MAY_BE_EMPTY = "low", "high", "upper", "images_per_s", "memory_mb", "command", "commit", "depth", "fps"
 
 
 def read_field(name: str, text: str) -> str | float | None:
@@ -63,8 +109,8 @@ def read_field(name: str, text: str) -> str | float | None:
         if name not in MAY_BE_EMPTY:
             raise ValueError(f"{name} is empty: give a value")
         return None if name in NUMBERS else text
-    if name == "test" and text not in TESTS:
-        raise ValueError(f"test {text!r}: choose one of {', '.join(TESTS)}")
+    if name in NAMES and text not in NAMES[name]:
+        raise ValueError(f"{name} {text!r}: choose one of {', '.join(NAMES[name])}")
     if name not in NUMBERS:
         return text
     kind, least, most = NUMBERS[name]
@@ -84,13 +130,14 @@ def read_rows(path: Path) -> list[Row]:
     rows = []
     with path.open(encoding="utf-8", newline="") as file:
         lines = csv.DictReader(file, restkey="", restval=None)
-        if missing := [name for name in COLUMNS if name not in (lines.fieldnames or ())]:
+        known = [name for name in COLUMNS if name in (lines.fieldnames or ())]
+        if missing := [name for name in REQUIRED if name not in known]:
             raise ValueError(f"{path} lacks {', '.join(missing)}: its first line must be {','.join(COLUMNS)}")
         for line in lines:
             if None in line.values() or "" in line:
                 raise ValueError(f"{path} line {lines.line_num} has not as many fields as the header: mend or remove it")
             try:
-                rows.append(Row(**{name: read_field(name, line[name]) for name in COLUMNS}))
+                rows.append(Row(**{name: read_field(name, line[name]) for name in known}))
             except ValueError as error:
                 raise ValueError(f"{path} line {lines.line_num}: {error}") from None
     if not rows:
@@ -134,11 +181,12 @@ def join(runs: Sequence[Run]) -> list[Row]:
         for row in run.rows:
             kept, folder = found.setdefault(row.key, (row, run.folder))
             if kept != row:
-                what = f"{row.encoding} seed {row.seed} {row.test} {row.height}x{row.width} {row.scaling} {row.temperature}"
+                shape = "x".join(str(n) for n in (row.depth, row.height, row.width) if n is not None)
+                what = f"{row.encoding} seed {row.seed} {row.test} {shape} {row.scaling} {row.temperature} {row.positions}"
                 raise ValueError(f"{what} is measured twice, in {folder} and {run.folder}: keep one of the two rows")
     rows = [row for row, _ in found.values()]
     if all(row.test == "sequence" for row in rows):
-        raise ValueError(f"{runs[0].folder}/rows.csv has neither zoom nor canvas rows: nothing to draw")
+        raise ValueError(f"{runs[0].folder}/rows.csv has no rows but of the sequence: nothing to draw")
     return rows
 
 

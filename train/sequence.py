@@ -39,7 +39,8 @@ from rope_nd.wrapping.attention import WrappedAttention
 from rope_nd.wrapping.model import Settings
 from train import cli
 from train.engine import optimizer
-from train.evaluate import Rule, interval
+from train.evaluate import interval
+from train.rules import Rule
 
 STRETCHES = "none", "pi", "ntk", "dynamic_ntk", "yarn", "llama3"  # all the same up to the trained length
 
@@ -165,7 +166,7 @@ def measure(model: Reader, task: SequenceTask, seed: int, tokens: int) -> dict[s
     return {"accuracy": shares.mean().item(), "low": low, "high": high}
 
 
-def applicable(encoding: str, rules: Iterable[Rule]) -> list[Rule]:
+def applicable(encoding: str, rules: Iterable[Sequence[str]]) -> list[tuple[str, str]]:
     """What a rule amounts to for an encoding: those that mean nothing are none, a learned table is always stretched."""
     known = scalings(encoding) if encoding in list_encodings() else ()
 
@@ -174,7 +175,7 @@ def applicable(encoding: str, rules: Iterable[Rule]) -> list[Rule]:
             return "pi"
         return "none" if known and rule in RULES and rule not in known else rule
 
-    return list(dict.fromkeys((applied(scaling), temperature) for scaling, temperature in rules))
+    return list(dict.fromkeys((applied(rule.scaling), rule.temperature) for rule in (Rule(*rule) for rule in rules)))
 
 
 def run(
@@ -183,7 +184,7 @@ def run(
     *,
     scalings: Sequence[str] = ("none",),
     temperatures: Sequence[str] = ("none",),
-    rules: Sequence[Rule] | None = None,
+    rules: Sequence[Sequence[str]] | None = None,
     seed: int = 0,
     report: Callable[[dict[str, Any]], None] | None = None,
 ) -> list[dict[str, Any]]:

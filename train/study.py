@@ -14,8 +14,9 @@ from typing import Any
 from rope_nd import list_encodings
 from rope_nd._check import choose
 from train import recipes
+from train.cases import case
 from train.config import Config
-from train.evaluate import Rule, Size
+from train.evaluate import Planned
 from train.sequence import SequenceTask
 
 
@@ -29,21 +30,22 @@ class Study:
     variants: dict[str, dict[str, Any]] = field(default_factory=dict)
     """What else is trained, by its name in the tables: changes of the base config."""
     seeds: tuple[int, ...] = (0,)
-    ratios: tuple[float, ...] = (1, 1.5, 2, 3, 4, 8)
-    rules: tuple[Rule, ...] = (("none", "none"), ("pi", "none"), ("ntk", "none"), ("yarn", "none"))
-    """Pairs of a scaling and a temperature; each encoding takes those that mean anything for it."""
+    ratios: tuple[float, ...] | dict[str, tuple[float, ...]] = (1, 1.5, 2, 3, 4, 8)
+    """Test sizes over the training size, for all tests or by test."""
+    rules: tuple[tuple[str, ...], ...] | dict[str, tuple[tuple[str, ...], ...]] = (("none",), ("pi",), ("ntk",), ("yarn",))
+    """A scaling, a temperature ("none") and positions ("index"), for all tests or by test; see `train.rules.Rule`. Each encoding
+    takes those that mean anything for it."""
     samples: int = 2000
-    """Test pictures at sizes up to four times the training size."""
+    """Test inputs at sizes up to four times the training size."""
     samples_beyond: int = 500
-    """Test pictures above that."""
+    """Test inputs above that."""
     sequence: SequenceTask | None = field(default_factory=SequenceTask)
 
-    @property
-    def sizes(self) -> list[tuple[Size, int]]:
-        """Test sizes in pixels, and the number of test pictures at each."""
-        height, width = self.base.size
-        counts = [self.samples if r <= 4 else self.samples_beyond for r in self.ratios]
-        return [((round(height * r), round(width * r)), count) for r, count in zip(self.ratios, counts)]
+    def plan(self) -> list[Planned]:
+        """Every case, with the number of its inputs and its rules."""
+        tests = self.base.measured_tests
+        found = [case(self.base, test, ratio) for test in tests for ratio in of(self.ratios, test)]
+        return [(at, self.samples if at.ratio <= 4 else self.samples_beyond, of(self.rules, at.test)) for at in found]
 
     def models(self) -> list[Config]:
         """One config a model, seed by seed, so that models of a seed share their training pictures."""
@@ -51,6 +53,15 @@ class Study:
 
     def _changes(self, name: str) -> dict[str, Any]:
         return {"label": name, **self.variants[name]} if name in self.variants else {"encoding": name}
+
+
+def of(given: Any, test: str) -> Any:
+    """What is given for a test, of what may be given by test."""
+    if not isinstance(given, dict):
+        return given
+    if test not in given:
+        raise ValueError(f"test {test!r} is missing: the study says something for {', '.join(given)}")
+    return given[test]
 
 
 def names() -> list[str]:

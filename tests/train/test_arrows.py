@@ -7,6 +7,7 @@ import torch
 
 from train import extrapolate
 from train.arrows import CELL, Arrows, stamps
+from train.cases import seen
 from train.config import Config
 from train.evaluate import measure
 from train.study import load
@@ -81,5 +82,6 @@ def test_a_study_of_arrows_reports_a_larger_field_without_an_upper_bound(tmp_pat
     assert {(row.test, row.height, row.scaling, row.upper) for row in rows} == {
         ("canvas", size, rule, None) for size in (48, 96) for rule in ("none", "pi")
     }
-    again = list(measure(tmp_path / "axial-0", ("canvas",), [((48, 96), 20)], [("none", "none")], {"command": "", "commit": ""}))
+    wide = seen(base, "canvas", (48, 96))
+    again = list(measure(tmp_path / "axial-0", [(wide, 20, [("none",)])], {"command": "", "commit": ""}))
     assert again[0].width == 96 and Config(dataset="arrows").measured_split == "test"

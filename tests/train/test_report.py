@@ -10,6 +10,7 @@ from statistics import mean
 import pytest
 
 from train import plots, report
+from train.rows import REQUIRED
 
 COMMAND = "python -m train digits --note 'a, \"b\" </script><script>alert(1)</script>'"
 PLAIN = {"axial": (0.9, 0.5), "learned": (0.8, 0.1)}  # accuracy at 32 and 256 pixels
@@ -25,7 +26,7 @@ def lines(encoding, seed, scaling="none", gain=0.0):
             yield [encoding, seed, test, height, height, scaling, "none", *measured, COMMAND, "abc123"]
 
 
-def write_rows(path, rows, header=report.COLUMNS):
+def write_rows(path, rows, header=REQUIRED):
     with path.open("w", newline="") as file:
         csv.writer(file).writerows([header, *rows])
 
@@ -243,7 +244,7 @@ def test_the_terminal_shows_the_plain_row_and_the_best_scaling(run, capsys):
         ("seed", "1.5", "seed '1.5': give a whole number"),
         ("height", "0", "height '0'"),
         ("ratio", "inf", "ratio 'inf'"),
-        ("test", "Zoom", "test 'Zoom': choose one of zoom, canvas, sequence"),
+        ("test", "Zoom", "test 'Zoom': choose one of zoom, canvas, longer, rate, slices, sequence"),
     ],
 )
 def test_a_bad_value_is_named_with_its_line(run, capsys, column, value, says):

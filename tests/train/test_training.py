@@ -13,6 +13,7 @@ from PIL import Image
 
 from train import __main__ as train_main
 from train import cli, evaluate, extrapolate
+from train.cases import case
 from train.config import Config, pairs
 from train.data import order
 from train.engine import Trainer
@@ -70,7 +71,7 @@ def test_evaluating_at_the_training_size_gives_exactly_what_training_printed(tmp
     trained = Trainer(tiny(encoding="mixed"), tmp_path).fit()
     for test in ("zoom", "canvas"):
         rules = [("none", "none"), ("pi", "log"), ("ntk", "none")]
-        rows = list(evaluate.measure(tmp_path, [test], [((16, 16), 60)], rules, {"command": "", "commit": ""}))
+        rows = list(evaluate.measure(tmp_path, [(case(tiny(), test, 1), 60, rules)], {"command": "", "commit": ""}))
         assert {row.accuracy for row in rows} == {trained["accuracies"][test]}
         assert all(row.low <= row.accuracy <= row.high for row in rows) and (rows[0].upper is None) == (test == "zoom")
 
@@ -79,9 +80,9 @@ def test_the_upper_bound_is_that_of_the_weights_now_in_the_folder(tmp_path):
     found = []
     for steps in (1, 40):
         Trainer(tiny(steps=steps, opt="muon", lr=1e-2, train_samples=400), tmp_path).fit()
-        row = next(evaluate.measure(tmp_path, ["canvas"], [((24, 24), 60)], [("none", "none")], {"command": "", "commit": ""}))
+        row = next(evaluate.measure(tmp_path, [(case(tiny(), "canvas", 1.5), 60, [("none",)])], {"command": "", "commit": ""}))
         model, config = load(tmp_path)
-        crops = evaluate.test_set(config, "canvas", (24, 24), 60, crop=True)[0]
+        crops = evaluate.test_set(config, case(config, "canvas", 1.5), 60, crop=True)[0]
         assert row.upper == evaluate.score(model, crops, config).accuracy
         found.append(row.upper)
     assert found[0] != found[1]

@@ -1,0 +1,109 @@
+"""Pictures of a retrofit: fidelity over the steps, and features at each size, original beside retrofitted.
+
+python -m train.retrofit.picture runs/retrofit --image PHOTO.png --sizes 112 168 336 504
+"""
+
+from __future__ import annotations
+
+import csv
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import matplotlib.pyplot as plt
+import torch
+from matplotlib.figure import Figure
+from torch import Tensor, nn
+
+from train import cli
+from train.retrofit.distil import Features, features, normalise
+from train.retrofit.images import whole
+from train.retrofit.model import load, original, teacher
+
+
+def write_rows(path: Path, rows: Sequence[dict[str, Any]]) -> None:
+    """A whole CSV file, or none."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.tmp")
+    with temporary.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, list(rows[0]))
+        writer.writeheader()
+        writer.writerows(rows)
+    os.replace(temporary, path)
+
+
+def over_time(rows: Sequence[dict[str, Any]]) -> Figure:
+    """Cosine to the teacher over the steps: patch tokens solid, what is pooled dashed; below, strength and the table's weight."""
+    figure, (top, low) = plt.subplots(2, 1, figsize=(7, 5), sharex=True, height_ratios=(4, 1), layout="constrained")
+    for number, size in enumerate(dict.fromkeys(row["size"] for row in rows)):
+        own = [row for row in rows if row["size"] == size]
+        steps = [row["step"] for row in own]
+        top.plot(steps, [row["patches"] for row in own], f"C{number}-", marker=".", label=f"{size} px, patches")
+        top.plot(steps, [row["pooled"] for row in own], f"C{number}--", alpha=0.7)
+    for name, style in (("strength", "k-"), ("absolute", "k:")):
+        low.plot([row["step"] for row in rows], [row[name] for row in rows], style, label=name)
+    top.set_ylabel("cosine to the original (dashed: pooled)")
+    low.set_xlabel("step")
+    for axes in (top, low):
+        axes.grid(alpha=0.3)
+        axes.legend(fontsize=8)
+    return figure
+
+
+def write_picture(path: Path, figure: Figure) -> None:
+    temporary = path.with_name(f".{path.stem}.tmp.png")
+    figure.savefig(temporary, dpi=120)
+    plt.close(figure)
+    os.replace(temporary, path)
+
+
+def directions(patches: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Mean `[C]`, the three principal directions `[C, 3]` of tokens `[N, C]`, and the spread along each `[3]`."""
+    mean = patches.mean(0)
+    _, _, rows = torch.linalg.svd(patches - mean, full_matrices=False)
+    along = (patches - mean) @ rows[:3].T
+    return mean, rows[:3].T, along.std(0)
+
+
+def colours(found: Features, basis: tuple[Tensor, Tensor, Tensor]) -> Tensor:
+    """Tokens as colours `[h, w, 3]` along given directions; two standard deviations reach black and white."""
+    mean, ways, spread = basis
+    shown = (found.patches[0].float() - mean) @ ways / (4 * spread) + 0.5
+    return shown.clamp(0, 1).unflatten(0, found.extent)
+
+
+@torch.inference_mode()
+def pca(models: dict[str, nn.Module], path: Path, sizes: Sequence[int]) -> Figure:
+    """One image, a row a size: itself, then each model's patch tokens in colours; directions are those of the first model."""
+    figure, axes = plt.subplots(len(sizes), 1 + len(models), squeeze=False, layout="constrained")
+    figure.set_size_inches(2.2 * (1 + len(models)), 2.3 * len(sizes))
+    first = next(iter(models.values()))
+    for line, size in zip(axes, sizes):
+        image = whole(path, size)[None]
+        found = {name: features(model, normalise(image, first, "cpu")) for name, model in models.items()}
+        basis = directions(next(iter(found.values())).patches[0].float())
+        pictures = [image[0].movedim(0, -1), *(colours(each, basis) for each in found.values())]
+        for place, picture, title in zip(line, pictures, (f"{size} px", *found)):
+            place.imshow(picture.numpy(), interpolation="nearest")
+            place.set_title(title, fontsize=9)
+            place.axis("off")
+    return figure
+
+
+def main(run: Path, image: Path, sizes: tuple[int, ...] = (112, 168, 336, 504), output: Path | None = None) -> None:
+    """Features of one image at several sizes, original beside retrofitted.
+
+    Args:
+        run: Folder of a finished retrofit.
+        image: A picture.
+        sizes: Pixels.
+        output: Where to write (default: features.png in the run's folder).
+    """
+    model, config = load(run)
+    first = teacher(original(config), antialias=config.antialias)
+    write_picture(output or run / "features.png", pca({"original": first, "retrofitted": model}, image, sizes))
+
+
+if __name__ == "__main__":
+    cli.run(main, "python -m train.retrofit.picture")
