@@ -15,8 +15,8 @@ State = Tensor | tuple[int, int]
 
 
 def looks_along_axes(freqs: Tensor) -> bool:
-    """Whether each pair of `freqs` `[H|1, P, A]` looks along one axis at the most."""
-    return bool(((freqs != 0).sum(-1) <= 1).all())
+    """Whether each pair of `freqs` `[H|1, P, A]` looks along one axis at the most, the same in all heads."""
+    return bool(((freqs != 0).any(0).sum(-1) <= 1).all())
 
 
 def axial_tables(columns: Sequence[Tensor], freqs: Tensor) -> tuple[Tensor, Tensor]:
@@ -24,16 +24,17 @@ def axial_tables(columns: Sequence[Tensor], freqs: Tensor) -> tuple[Tensor, Tens
 
     cos and sin of N_1 + .. + N_A places an axis, spread over the N_1 · .. · N_A tokens: the same bits as token by token.
     """
-    axis, count = freqs.abs().argmax(-1), len(columns)  # [H|1, P]
-    cos = sin = torch.empty(0, device=freqs.device)
+    heads, pairs, _ = freqs.shape
+    extent, axis = [len(column) for column in columns], freqs.abs().amax(0).argmax(-1)  # [P]
+    cos, sin = (torch.empty((heads, *extent, pairs), device=freqs.device, dtype=torch.float32) for _ in range(2))
     for a, column in enumerate(columns):
-        along = Rotation.from_angles(
-            angles(column[:, None].to(wide(column.device)), freqs[..., a, None])
-        )  # [N_a, P] or [H, N_a, P]
-        shape = (-1, *(len(column) if b == a else 1 for b in range(count)), freqs.shape[-2])
-        here = [table.reshape(shape) for table in (along.cos, along.sin)]  # [H|1, 1, .., N_a, .., 1, P]
-        mine = (axis == a).view(-1, *(1,) * count, freqs.shape[-2])
-        cos, sin = here if a == 0 else (torch.where(mine, new, old) for new, old in zip(here, (cos, sin)))
+        mine = (axis == a).nonzero().flatten().tolist()
+        if not mine:
+            continue
+        along = Rotation.from_angles(angles(column[:, None].to(wide(column.device)), freqs[:, mine, a, None]))
+        shape = (heads, *(n if b == a else 1 for b, n in enumerate(extent)), len(mine))
+        at = slice(mine[0], mine[-1] + 1) if mine[-1] - mine[0] + 1 == len(mine) else mine
+        cos[..., at], sin[..., at] = along.cos.view(shape), along.sin.view(shape)
     return cos.flatten(1, -2), sin.flatten(1, -2)
 
 
