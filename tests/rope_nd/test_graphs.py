@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import nn
 from torch._dynamo.testing import CompileCounterWithBackend
+from torch._inductor.utils import run_and_get_code
 
 from rope_nd import RoPE
 
@@ -94,3 +95,19 @@ def test_onnx_runtime_gives_the_same_numbers_at_any_extent(setup, tmp_path):
         x = torch.randn(2, 32, *extent) / 32**0.5
         got = torch.from_numpy(session.run(None, {session.get_inputs()[0].name: x.numpy()})[0])
         torch.testing.assert_close(got, model(x).detach(), atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.slow
+def test_compiled_layers_share_one_table():
+    """Inductor would make cosines anew in each kernel that reads them."""
+    torch._dynamo.reset()
+    rope = RoPE(16, 2)
+
+    def layers(x: torch.Tensor) -> torch.Tensor:
+        rotation = rope.at(4, 4)
+        for _ in range(3):
+            x = (rotation(x) @ x.mT).softmax(-1) @ x
+        return x
+
+    _, code = run_and_get_code(torch.compile(layers), torch.randn(1, 2, 16, 16))
+    assert sum("cos(" in kernel for kernel in code[0].split("async_compile.cpp")) == 1
