@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import csv
 import functools
 import hashlib
 import itertools
-import os
 import resource
 import secrets
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, is_dataclass
+from dataclasses import dataclass, is_dataclass
 from math import prod
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -31,7 +29,7 @@ from train.config import DRAWN, Config, Test
 from train.data import Drawn, drawn, loader, stored
 from train.modelling import load, normalise, token_size
 from train.probe import probe as probe_features
-from train.rows import COLUMNS, Row
+from train.rows import Row, write_rows
 from train.rules import TIME, Rule, usable
 
 TOKENS = 8192  # a batch holds about this many tokens, at every size
@@ -167,16 +165,6 @@ def _on_crops(checkpoint: Path, at: Case, samples: int) -> float | None:
     if config.dataset != "glyphs":
         return None
     return score(model, test_set(config, at, samples, crop=True)[0], config).accuracy
-
-
-def write_rows(path: Path, rows: Sequence[Row]) -> None:
-    """A whole CSV file, or none."""
-    temporary = path.with_name(f".{path.name}.tmp")
-    with temporary.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, COLUMNS)
-        writer.writeheader()
-        writer.writerows({k: "" if v is None else v for k, v in asdict(row).items()} for row in rows)
-    os.replace(temporary, path)
 
 
 def parse_size(text: str) -> tuple[int, ...]:

@@ -23,9 +23,9 @@ from train import cli, sequence
 from train.config import DRAWN, Config
 from train.data import answers
 from train.engine import Trainer
-from train.evaluate import measure, test_set, write_rows
+from train.evaluate import measure, test_set
 from train.report import print_table, report
-from train.rows import Row, read_rows
+from train.rows import Row, read_rows, write_rows
 from train.rules import usable
 from train.study import Study, adapt, load, of
 

@@ -1,10 +1,11 @@
-"""Reading the rows of runs: rows.csv and sequence.csv, one measurement a line, with a ValueError that names what to mend."""
+"""The rows of runs, read and written: rows.csv and sequence.csv, one measurement a line; a ValueError names what to mend."""
 
 import csv
 import json
 import math
+import os
 from collections.abc import Sequence
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import MISSING, asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -143,6 +144,16 @@ def read_rows(path: Path) -> list[Row]:
     if not rows:
         raise ValueError(f"{path} has no rows: run the study first")
     return rows
+
+
+def write_rows(path: Path, rows: Sequence[Row]) -> None:
+    """A whole CSV file, or none."""
+    temporary = path.with_name(f".{path.name}.tmp")
+    with temporary.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, COLUMNS)
+        writer.writeheader()
+        writer.writerows({k: "" if v is None else v for k, v in asdict(row).items()} for row in rows)
+    os.replace(temporary, path)
 
 
 def read_json(text: str, where: str) -> dict[str, Any]:
