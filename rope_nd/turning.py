@@ -57,7 +57,8 @@ def turn_packed_(
         return None
     recording = torch.is_grad_enabled()
     learned = recording and (cos.requires_grad or sin.requires_grad)
-    if (learned and not how.circle) or (recording and factor is not None and factor.requires_grad):
+    source = qkv if qkv._base is None else qkv._base  # a leaf that learns keeps its values
+    if recording and ((learned and not how.circle) or _learns(factor) or (_learns(source) and source.is_leaf)):
         return None
     tables = cos.to(work), sin.to(work)
     if learned or (recording and qkv.requires_grad):
@@ -227,6 +228,10 @@ def _formula(x: Tensor, cos: Tensor, sin: Tensor, how: How, work: torch.dtype) -
     rest = x[..., how.prefix :, :] if how.prefix else x
     out = eager.rotate(rest.to(work), cos.to(work), (-sin if how.inverse else sin).to(work), how.layout).to(x.dtype)
     return torch.cat((x[..., : how.prefix, :], out), dim=-2) if how.prefix else out
+
+
+def _learns(x: Tensor | None) -> bool:
+    return x is not None and x.requires_grad
 
 
 def _work(x: Tensor, dtype: torch.dtype | None) -> torch.dtype:

@@ -277,6 +277,18 @@ def test_the_gradient_that_arrives_is_not_written_into():
     assert torch.equal(g, before)
 
 
+@pytest.mark.parametrize("view", [lambda x: x, lambda x: x.view(1, 4, 3, 2, 16)])
+def test_a_leaf_that_learns_is_never_written_into(view):
+    leaf, rotation = torch.randn(1, 4, 3, 2, 16, requires_grad=True), RoPE(16, 2).at(2, 2)
+    before = leaf.detach().clone()
+    torch.stack(rotation.packed_(view(leaf))).square().sum().backward()
+    assert torch.equal(leaf.detach(), before)
+    torch.testing.assert_close(leaf.grad, 2 * before)
+    with torch.no_grad():
+        q, _, _ = rotation.packed_(leaf.clone())
+    assert not torch.equal(q, before[:, :, 0].transpose(1, 2))
+
+
 def test_a_turn_in_place_is_noticed_by_what_needed_the_old_values():
     rotation, w = RoPE(16, 2).at(2, 2), torch.randn(1, 4, 3, 2, 16, requires_grad=True)
     qkv = w.sigmoid()  # keeps its output
