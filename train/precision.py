@@ -8,7 +8,6 @@ all else stay as they are. Absolute and bias encodings have no turning: before a
 from __future__ import annotations
 
 import contextlib
-import csv
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -31,6 +30,7 @@ from train.cases import case
 from train.evaluate import score, test_set
 from train.modelling import load
 from train.report import grid, write
+from train.rows import write_csv
 from train.rules import usable
 
 COLUMNS = (
@@ -157,10 +157,7 @@ def main(
         for checkpoint in track(checkpoints, "models", console=cli.console)
         for row in measure(checkpoint, ratios, formats, samples)
     ]
-    with (run / "precision.csv").open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, COLUMNS)
-        writer.writeheader()
-        writer.writerows(rows)
+    write_csv(run / "precision.csv", COLUMNS, rows)
     text = "\n".join(["# Accuracy with rounded keys", "", *summary(rows)])
     write(run / "precision.md", text.encode())
     cli.console.print(text)

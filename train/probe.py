@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,7 @@ from train.retrofit import model as models
 from train.retrofit.distil import Features as Found
 from train.retrofit.distil import features, fidelity, normalise, target_size
 from train.retrofit.images import files, whole
-from train.retrofit.picture import write_rows
+from train.rows import write_csv
 
 DRAWS = 1000
 COOLER = "original, temperature"
@@ -241,6 +241,6 @@ def probe(
         shown = found if size > full else {name: one for name, one in found.items() if name != COOLER}  # the original itself there
         for row in compare(shown, paths, labels, size, target, Cache(cache), ratio=size / full, k=k, report=report):
             rows.append(Row(**{**asdict(row), **facts}))
-            write_rows(output or run / "probe.csv", [asdict(row) for row in rows])
+            write_csv(output or run / "probe.csv", [field.name for field in fields(Row)], map(asdict, rows))
     cli.console.print(show(rows, f"{run}: {config.model} with {config.encoding}"))
     return rows

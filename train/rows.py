@@ -4,7 +4,7 @@ import csv
 import json
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import MISSING, asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -147,12 +147,18 @@ def read_rows(path: Path) -> list[Row]:
 
 
 def write_rows(path: Path, rows: Sequence[Row]) -> None:
+    """Measurements as one CSV file, fields that are None empty."""
+    write_csv(path, COLUMNS, ({k: "" if v is None else v for k, v in asdict(row).items()} for row in rows))
+
+
+def write_csv(path: Path, columns: Sequence[str], rows: Iterable[dict[str, Any]]) -> None:
     """A whole CSV file, or none."""
+    path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.tmp")
     with temporary.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, COLUMNS)
+        writer = csv.DictWriter(file, columns)
         writer.writeheader()
-        writer.writerows({k: "" if v is None else v for k, v in asdict(row).items()} for row in rows)
+        writer.writerows(rows)
     os.replace(temporary, path)
 
 

@@ -13,18 +13,6 @@ from train.retrofit.distil import Features, distance, fidelity, loss, resampled,
 from train.retrofit.images import augmented, box, files, opened, picked, split, views, whole
 
 
-@pytest.fixture(scope="module")
-def pictures(tmp_path_factory) -> Path:
-    """Two classes of blurred noise, twelve images each."""
-    root, random = tmp_path_factory.mktemp("pictures"), torch.Generator().manual_seed(0)
-    for name in ("light", "dark"):
-        (root / name).mkdir()
-        for i in range(12):
-            noise = torch.randint(100, (6, 6, 3), generator=random, dtype=torch.uint8) + 150 * (name == "light")
-            Image.fromarray(noise.numpy()).resize((48, 40), Image.Resampling.BICUBIC).save(root / name / f"{i}.png")
-    return root
-
-
 def test_the_loss_is_the_cosine_and_the_scaled_huber_distance_of_its_docstring():
     random = torch.Generator().manual_seed(0)
     s, t = (torch.randn(3, 5, 8, generator=random, dtype=torch.float64) for _ in range(2))

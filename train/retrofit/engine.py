@@ -16,8 +16,9 @@ from train.retrofit import schedule, state
 from train.retrofit.config import Config
 from train.retrofit.distil import Features, features, fidelity, loss, normalise, target_size
 from train.retrofit.images import split, views, whole
-from train.retrofit.picture import over_time, write_picture, write_rows
+from train.retrofit.picture import over_time, write_picture
 from train.retrofit.weights import add_lora, freeze_others, groups, mean_of, merge_lora
+from train.rows import write_csv
 
 Report = Callable[[dict[str, Any]], None]
 
@@ -147,7 +148,7 @@ class Retrofit:
     def _draw(self) -> None:
         """The table and the picture of fidelity over the steps, where something was measured since."""
         if self.drawn != len(self.rows):
-            write_rows(self.folder / "fidelity.csv", self.rows)
+            write_csv(self.folder / "fidelity.csv", list(self.rows[0]), self.rows)
             write_picture(self.folder / "fidelity.png", over_time(self.rows))
             self.drawn = len(self.rows)
 

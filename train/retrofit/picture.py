@@ -5,7 +5,6 @@ python -m train.retrofit.picture runs/retrofit --image PHOTO.png --sizes 112 168
 
 from __future__ import annotations
 
-import csv
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,17 +19,6 @@ from train import cli
 from train.retrofit.distil import Features, features, normalise
 from train.retrofit.images import whole
 from train.retrofit.model import load, original, teacher
-
-
-def write_rows(path: Path, rows: Sequence[dict[str, Any]]) -> None:
-    """A whole CSV file, or none."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.tmp")
-    with temporary.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, list(rows[0]))
-        writer.writeheader()
-        writer.writerows(rows)
-    os.replace(temporary, path)
 
 
 def over_time(rows: Sequence[dict[str, Any]]) -> Figure:
