@@ -33,7 +33,7 @@ STUDY = Study(
         batch_size=32,
         steps=1400,
         opt="muon",
-        lr=1e-2,
+        lr=2e-2,
         workers=0,
         threads=1,
     ),
