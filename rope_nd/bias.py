@@ -27,7 +27,7 @@ def length(parts: list[Tensor]) -> Tensor:
 def read(table: Tensor, index: Tensor) -> Tensor:
     """Rows of a table `[K, H]` for pairs of tokens `[.., Nq, Nk]` -> `[.., H, Nq, Nk]`, float32."""
     rows = table.float().mT.contiguous().index_select(1, index.flatten())  # [H, .. · Nq · Nk]
-    return rows.reshape(-1, *index.shape).movedim(0, -3)
+    return rows.reshape(len(rows), *index.shape).movedim(0, -3)
 
 
 class Bias(nn.Module):
@@ -87,9 +87,9 @@ class Bias(nn.Module):
         """The bias of a token grid `[H, N, N]`."""
         return self.among(self.positions(*extent), extent)
 
-    def among(self, positions: Tensor, extent: Extent | None = None) -> Tensor:
-        """The bias of tokens among themselves `[H, N, N]`, `[B, H, N, N]`."""
-        bias: Tensor = self(positions, positions, extent)
+    def among(self, positions: Tensor, extent: Extent | None = None, *, rows: slice | None = None) -> Tensor:
+        """The bias of tokens among themselves `[H, N, N]`, `[B, H, N, N]`, or what of it belongs to the queries `rows`."""
+        bias: Tensor = self(positions if rows is None else positions[..., rows, :], positions, extent)
         return bias
 
     def no_weight_decay(self) -> set[str]:

@@ -16,6 +16,7 @@ from ..scaling import Scaling
 from .blocks import Blocks, check_scaling, count_blocks, skew
 
 Start = Literal["rope", "uniform"]
+PLACES = 1024  # whose matrices are made at a time
 
 
 class LieRE(RoPE):
@@ -85,9 +86,12 @@ class LieRE(RoPE):
         return Blocks.of(turned, self, factor)
 
     def _at(self, points: Tensor, rows: Tensor) -> Tensor:
-        """exp(sum_a x_a A_a), `[.., H|1, N, J, b, b]`."""
+        """exp(sum_a x_a A_a), `[.., H|1, N, J, b, b]`, some places at a time: an exponential takes ten times its own memory."""
         total = angles(points, rows).unflatten(-1, (self.blocks, -1))  # [.., H|1, N, J, b (b - 1) / 2]
-        return torch.linalg.matrix_exp(skew(total, self.block)).to(torch.promote_types(self.freqs.dtype, torch.float32))
+        kind = torch.promote_types(self.freqs.dtype, torch.float32)
+        whole = torch.compiler.is_compiling()  # a graph is for any number of places
+        some = [total] if whole else total.split(PLACES, dim=-3)
+        return torch.cat([torch.linalg.matrix_exp(skew(part, self.block)).to(kind) for part in some], dim=-4)
 
 
 def entries(freqs: Tensor, block: int) -> Tensor:

@@ -24,7 +24,7 @@ class WrappedTalkingHeadAttn(TalkingHeadAttn):
         q, k, v = fused_qkv(self, x)
         q, k = where.turn(q, k, self.layer)
         scores = (q * self.scale) @ k.mT
-        bias, _ = where.scores(q, self.layer, None)
+        bias, _ = where.scores(q, k, self.layer)
         scores = scores if bias is None else scores + bias
         scores = self.proj_l(scores.movedim(1, -1)).movedim(-1, 1)
         shares = self.proj_w(scores.softmax(dim=-1).movedim(1, -1)).movedim(-1, 1)

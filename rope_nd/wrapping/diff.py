@@ -7,10 +7,11 @@ from typing import Any
 import torch
 from timm.layers.diff_attention import DiffAttention
 from timm.models.vision_transformer import DiffParallelScalingBlock
-from torch import Tensor, nn
+from torch import Tensor
 
 from .attention import out
-from .where import Where, merge, probabilities, split
+from .blocks import by_rows
+from .where import Where, fused, merge, probabilities, split
 
 
 def difference(attn: Any, q: Tensor, k: Tensor, v: Tensor, where: Where) -> Tensor:
@@ -20,19 +21,16 @@ def difference(attn: Any, q: Tensor, k: Tensor, v: Tensor, where: Where) -> Tens
     """
     q, k = where.turn(q, k, attn.layer)
     share = attn._compute_lambda().type_as(q)
-    if attn.fused_attn:
-        mask, is_causal = where.scores(q, attn.layer, None)
-        drop = attn.attn_drop.p if attn.training else 0.0
-        first, second = (
-            nn.functional.scaled_dot_product_attention(
-                q[:, i::2], k[:, i::2], v, _of_pair(mask, i, attn.num_heads), drop, is_causal=is_causal, scale=attn.scale
-            )
-            for i in (0, 1)
-        )
-        y = first - share * second
-    else:
-        shares = attn.attn_drop(probabilities(attn, q, k, where)).unflatten(1, (attn.num_heads, 2))
-        y = (shares[:, :, 0] - share * shares[:, :, 1]) @ v
+
+    def step(q: Tensor, rows: slice | None) -> Tensor:
+        if attn.fused_attn:
+            mask, is_causal = where.scores(q, k, attn.layer, None, rows)
+            first, second = (fused(attn, q[:, i::2], k[:, i::2], v, _of_pair(mask, i, attn.num_heads), is_causal) for i in (0, 1))
+            return first - share * second
+        shares = attn.attn_drop(probabilities(attn, q, k, where, rows=rows)).unflatten(1, (attn.num_heads, 2))
+        return (shares[:, :, 0] - share * shares[:, :, 1]) @ v
+
+    y = step(q, None) if attn.fused_attn and not where.adds(None) else by_rows(step, q, k.shape[2])
     return attn.sub_norm(y) * (1 - attn.lambda_init)
 
 

@@ -6,7 +6,7 @@ The mixin stands before a timm class (`class WrappedNaFlexVit(.., Wrapped, NaFle
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -22,6 +22,7 @@ from ..positions import grid, keep, sizes
 from ..rope import RoPE
 from ..rotation import Rotation
 from ..scaling import Temperature, temperature
+from .blocks import Rows, held
 from .where import Where
 
 KINDS = ("absolute", "rotary", "bias")
@@ -39,6 +40,8 @@ class Settings:
     inflation: Any = None  # the choices of a model whose axes are not an image's
     antialias: bool = True  # is the model's own table smoothed where it shrinks
     absolute: float = 1.0  # the weight of that table
+    call: dict[str, Any] = field(default_factory=dict)  # what `wrap` was given
+    made: tuple[str, dict[str, Any]] | None = None  # the timm architecture and arguments of a model that timm has under no name
     frozen: dict[str, bool] = field(default_factory=dict)  # parameter -> did it learn
     changed: list[tuple[str, str, bool, Any]] = field(default_factory=list)  # module, attribute, was it there, value
 
@@ -147,21 +150,23 @@ class Wrapped(Timm):
         layers = max(len(old), len(new))
         chains = tuple(tuple(r[layer if len(r) > 1 else 0] for r in (old, new) if r) for layer in range(layers))
         factor = None if settings.temperature is None or new else self._factor(settings.temperature, extent)
-        where = Where(chains, self._biases(points, extent), factor, mask, is_causal, extent, "bias" in settings.kept)
-        return where.with_biases(lambda bias: nn.functional.pad(bias, (prefix, 0, prefix, 0)))
+        biases = self._biases(points, extent, prefix)
+        return Where(chains, biases, factor, mask, is_causal, extent, "bias" in settings.kept)
 
     def _rotations(self, encoding: nn.Module | None, points: Tensor | None, extent: Any) -> tuple[Rotation, ...]:
         """Rotations of an encoding, one for all layers or one a layer; none if it turns nothing."""
         ropes: Sequence[Any] = encoding if isinstance(encoding, nn.ModuleList) else [encoding]  # type: ignore[assignment]
         return tuple(each(rope, points, extent) for rope in ropes) if isinstance(ropes[0], RoPE) else ()
 
-    def _biases(self, points: Tensor | None, extent: Any) -> tuple[Tensor | Callable[[], Tensor], ...]:
-        """The term on the scores of patch tokens `[H, N, N]` or `[B, H, N, N]` for all layers, or what makes it, layer by layer."""
-        if not isinstance(lead(self.encoding), Bias):
+    def _biases(self, points: Any, extent: Any, prefix: int) -> tuple[Tensor | Rows, ...]:
+        """The term on the scores `[H, N, N]` or `[B, H, N, N]`, N with prefix tokens, for all layers, or what makes it."""
+        first = lead(self.encoding)
+        if not isinstance(first, Bias):
             return ()
         if isinstance(self.encoding, nn.ModuleList):
-            return tuple(partial(each, enc, points, extent) for enc in self.encoding)
-        return (each(self.encoding, points, extent),)
+            return tuple(partial(term, enc, points, extent, prefix) for enc in self.encoding)
+        samples, tokens = points.shape[0] if points.ndim == 3 else 1, prefix + points.shape[-2]
+        return (held(partial(term, first, points, extent, prefix), samples, first.heads, tokens, points.device),)
 
     def _factor(self, kind: Temperature, extent: Any) -> Tensor:
         """The temperature of an encoding that has none of its own."""
@@ -194,14 +199,23 @@ def placed(encoding: nn.Module | None, indices: Tensor, extent: Any) -> Tensor:
     return torch.stack([enc.place(at, size) for at, size in zip(indices, extent)])
 
 
-def each(enc: Any, points: Tensor | None, extent: Any) -> Any:
-    """What an encoding gives for positions, or a rotary one for the whole grid (None).
+def term(enc: Any, points: Tensor, extent: Any, prefix: int, rows: slice | None = None) -> Tensor:
+    """What a bias adds to scores, `[H, N, N]` or `[B, H, N, N]`, zero for `prefix` tokens; or what of it belongs to `rows`."""
+    if rows is None:
+        return nn.functional.pad(each(enc, points, extent), (prefix, 0, prefix, 0))
+    start, stop = (max(0, end - prefix) for end in (rows.start, rows.stop))
+    bare = rows.stop - rows.start - (stop - start)
+    return nn.functional.pad(each(enc, points, extent, slice(start, stop)), (prefix, 0, bare, 0))
+
+
+def each(enc: Any, points: Tensor | None, extent: Any, rows: slice | None = None) -> Any:
+    """What an encoding gives for positions, or a rotary one for the whole grid (None); a bias for the queries `rows` alone.
 
     For samples of several sizes (`extent` `[B, A]`) one by one, where size matters.
     """
     if points is None:
         return enc.at(*extent)
-    run: Any = enc.among if isinstance(enc, Bias) else enc
+    run: Any = partial(enc.among, rows=rows) if isinstance(enc, Bias) else enc
     if not isinstance(extent, Tensor) or extent.ndim == 1:
         return run(points, extent)
     if not enc.sized:
