@@ -78,8 +78,10 @@ def compose(axes: int, *, encoding: str | nn.Module = "axial", keep_pos_embed: A
     read = bool(keep_pos_embed) or (isinstance(encoding, str) and encoding == "native")
     own = {name: value for name, value in options.items() if name in MODEL}
     beside = {name: value for name, value in options.items() if name not in MODEL}
-    model = VisionTransformer(**{"pos_embed": "learn" if read else "none", **own})
-    return wrap(model, encoding, axes=axes, keep_pos_embed=keep_pos_embed, **beside)
+    args = {"pos_embed": "learn" if read else "none", **own}
+    model = wrap(VisionTransformer(**args), encoding, axes=axes, keep_pos_embed=keep_pos_embed, **beside)
+    model.wrapped.made = "vit_base_patch16_224", args  # from which `rope_nd.hub` builds it without this folder
+    return model
 
 
 def from_image(

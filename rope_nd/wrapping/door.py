@@ -83,6 +83,10 @@ def wrap(
     inner = trunk(model)
     if isinstance(inner, Wrapped):
         raise ValueError("this model is wrapped already: unwrap it first")
+    call = {
+        "encoding": encoding, "axes": axes, "keep_pos_embed": keep_pos_embed, "strength": strength, "scaling": scaling,
+        "temperature": temperature, "augment": augment, "trained_extent": trained_extent, "antialias": antialias, **options,
+    }  # fmt: skip
     given, options = read(axes, options)
     if given is not None and given.frames is not None and trained_extent is not None:
         raise ValueError(
@@ -117,7 +121,7 @@ def wrap(
     drawn = dict(augment or {})
     if not drawn and encoding == "native" and rope is not None:
         drawn = augmentation(rope) if axes == 2 else lifted_augmentation(augmentation(rope))
-    inner.wrapped = Settings(axes, tuple(extent), kept, temperature, drawn, given, antialias)
+    inner.wrapped = Settings(axes, tuple(extent), kept, temperature, drawn, given, antialias, call=call)
     for number, block in enumerate(inner.rotating()):
         for layer in attentions(block):
             layer.layer = number

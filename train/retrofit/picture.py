@@ -13,10 +13,11 @@ from typing import Any
 import matplotlib.pyplot as plt
 import torch
 from matplotlib.figure import Figure
-from torch import Tensor, nn
+from torch import nn
 
+from rope_nd.look import colours, directions
 from train import cli
-from train.retrofit.distil import Features, features, normalise
+from train.retrofit.distil import features, normalise
 from train.retrofit.images import whole
 from train.retrofit.model import load, original, teacher
 
@@ -46,21 +47,6 @@ def write_picture(path: Path, figure: Figure) -> None:
     os.replace(temporary, path)
 
 
-def directions(patches: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Mean `[C]`, the three principal directions `[C, 3]` of tokens `[N, C]`, and the spread along each `[3]`."""
-    mean = patches.mean(0)
-    _, _, rows = torch.linalg.svd(patches - mean, full_matrices=False)
-    along = (patches - mean) @ rows[:3].T
-    return mean, rows[:3].T, along.std(0)
-
-
-def colours(found: Features, basis: tuple[Tensor, Tensor, Tensor]) -> Tensor:
-    """Tokens as colours `[h, w, 3]` along given directions; two standard deviations reach black and white."""
-    mean, ways, spread = basis
-    shown = (found.patches[0].float() - mean) @ ways / (4 * spread) + 0.5
-    return shown.clamp(0, 1).unflatten(0, found.extent)
-
-
 @torch.inference_mode()
 def pca(models: dict[str, nn.Module], path: Path, sizes: Sequence[int]) -> Figure:
     """One image, a row a size: itself, then each model's patch tokens in colours; directions are those of the first model."""
@@ -71,7 +57,10 @@ def pca(models: dict[str, nn.Module], path: Path, sizes: Sequence[int]) -> Figur
         image = whole(path, size)[None]
         found = {name: features(model, normalise(image, first, "cpu")) for name, model in models.items()}
         basis = directions(next(iter(found.values())).patches[0].float())
-        pictures = [image[0].movedim(0, -1), *(colours(each, basis) for each in found.values())]
+        pictures = [
+            image[0].movedim(0, -1),
+            *(colours(each.patches[0].unflatten(0, each.extent), basis) for each in found.values()),
+        ]
         for place, picture, title in zip(line, pictures, (f"{size} px", *found)):
             place.imshow(picture.numpy(), interpolation="nearest")
             place.set_title(title, fontsize=9)
