@@ -130,11 +130,13 @@ def fastest(freqs: Tensor, keep: float) -> Tensor:
     """
     if not 0 <= keep <= 1:
         raise ValueError(f"keep={keep}: give a share between 0 and 1")
-    size, axis = freqs.norm(dim=-1), freqs.abs().argmax(-1)  # [H, P] each
+    size, along = freqs.norm(dim=-1), freqs.abs()  # what is equal but for rounding is equal: of equals the first
+    axis = (along >= (1 - 1e-6) * along.amax(-1, keepdim=True)).int().argmax(-1)  # [H, P], as size
     alike = (axis[:, :, None] == axis[:, None, :]) & (size > 0)[:, None, :]  # [H, P, P]
     at = torch.arange(freqs.shape[-2], device=freqs.device)
     mine, other = size[:, :, None], size[:, None, :]
-    before = (other > mine) | ((other == mine) & (at < at[:, None]))  # faster, or of equals the first
+    near = (other - mine).abs() <= 1e-6 * mine
+    before = torch.where(near, at < at[:, None], other > mine)  # [H, P, P], faster
     rank, count = (alike & before).sum(-1), alike.sum(-1)  # [H, P], 0 is the fastest
     return torch.where((rank < torch.floor(keep * count + 1e-9))[..., None], freqs, 0)
 

@@ -37,7 +37,7 @@ def ntk(freqs: Tensor, scale: Tensor, length: Tensor) -> Tensor:
     rho = (ln|w|max - ln|w|) / (ln|w|max - ln|w|min), over the pairs that look along axis a at all. For axial frequencies
     this is the base b_a s_a^(D_a / (D_a - 2)), per axis. One pair, or one magnitude: unchanged.
     """
-    looks = freqs != 0  # [H, P, A]
+    looks = freqs.abs() > 1e-6 * freqs.norm(dim=-1, keepdim=True)  # [H, P, A], what is left by rounding is no direction
     size = torch.where(looks.any(-1), freqs.norm(dim=-1), 1).log()[..., None]  # [H, P, 1]
     top = torch.where(looks, size, -math.inf).amax(-2, keepdim=True)  # [H, 1, A]
     bottom = torch.where(looks, size, math.inf).amin(-2, keepdim=True)

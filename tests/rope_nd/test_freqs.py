@@ -87,6 +87,17 @@ def test_mixed_starts_as_the_paper_in_two_dimensions():
     assert len(set(angle.flatten().tolist())) == 4
 
 
+@pytest.mark.parametrize("noise", [0.0, 1e-15, -1e-15, 1e-8])
+def test_of_pairs_equally_fast_the_first_stay_whatever_the_rounding(noise):
+    """Simplex directions have one speed a scale; equal components say nothing of the axis a pair looks along, so it is the first."""
+    table = simplex(6, 2, theta=100.0)
+    table = table * (1 + noise * torch.tensor([1, -1, 1, -1, 1, -1]).double()[:, None])
+    assert torch.equal(fastest(table, 0.5) != 0, fastest(simplex(6, 2, theta=100.0), 0.5) != 0)
+    even = torch.ones(1, 4, 2, dtype=torch.float64) / math.sqrt(2)
+    even[0, ::2, 1] += noise
+    assert (fastest(even, 0.5) != 0).all(-1).tolist() == [[True, True, False, False]]
+
+
 @pytest.mark.parametrize(("family", "learned"), [("axial", False), ("axial", True), ("mixed", True), ("golden", False)])
 def test_dropped_pairs_stay_unturned_and_are_never_learned(family, learned):
     rope = RoPE(64, 2, family, heads=2, keep=0.5, learned=learned)

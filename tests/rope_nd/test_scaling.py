@@ -27,6 +27,12 @@ def test_ntk_is_the_changed_base_per_axis_for_axial():
         assert torch.allclose(scaled[start : start + n, a], changed ** (-torch.arange(n).double() / n), rtol=1e-12)
 
 
+def test_ntk_takes_what_rounding_leaves_off_the_axis_for_nothing():
+    table = axial(31, 2)
+    dusty = table + 1e-9 * torch.randn(table.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    assert torch.allclose(ntk(dusty, two, length), ntk(table, two, length), atol=1e-7)
+
+
 def test_ntk_keeps_the_fastest_and_interpolates_the_slowest_of_free_vectors():
     table = mixed(32, 2, heads=3)
     scaled = ntk(table, two, length)
