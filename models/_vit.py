@@ -79,7 +79,7 @@ def compose(axes: int, *, encoding: str | nn.Module = "axial", keep_pos_embed: A
     own = {name: value for name, value in options.items() if name in MODEL}
     beside = {name: value for name, value in options.items() if name not in MODEL}
     args = {"pos_embed": "learn" if read else "none", **own}
-    model = wrap(VisionTransformer(**args), encoding, axes=axes, keep_pos_embed=keep_pos_embed, **beside)
+    model: Any = wrap(VisionTransformer(**args), encoding, axes=axes, keep_pos_embed=keep_pos_embed, **beside)
     model.wrapped.made = "vit_base_patch16_224", args  # from which `rope_nd.hub` builds it without this folder
     return model
 
@@ -118,7 +118,7 @@ def load(image: str | nn.Module, checkpoint: str | Path | None, *, pretrained: b
     """The model of images with its weights."""
     flat = image if isinstance(image, nn.Module) else timm.create_model(image, pretrained=pretrained, **(model or {}))
     if checkpoint is not None:
-        load_checkpoint(flat, str(checkpoint))
+        load_checkpoint(flat, str(checkpoint), weights_only=True)
     return flat
 
 

@@ -1,4 +1,4 @@
-"""`python -m train --model vit_tiny_patch16_224 --encoding axial ...`: train one model."""
+"""`python -m train --model vit_tiny_patch16_224 --encoding axial ...`: train one model; the same command goes on with it."""
 
 from __future__ import annotations
 
@@ -10,39 +10,87 @@ from typing import Annotated, Any
 import tyro
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from train import cli
+from train import checkpoint, cli
 from train.config import Config
+from train.durable import publish
 from train.engine import Trainer
+from train.resume import FREE
+from train.stop import Stopped
 
 
-def fresh_folder(config: Config) -> Path:
-    """The run's folder, which must not hold a run yet."""
-    name = config.experiment or f"{time.strftime('%Y%m%d-%H%M%S')}-{config.model}-{config.title}"
-    folder = Path(config.output) / name
-    if (folder / "config.json").exists():
+def run_folder(config: Config, resume: str) -> Path:
+    """The run's folder: the one that is named, or one of the same config that was not finished, or a new one."""
+    if config.experiment:
+        folder = Path(config.output) / config.experiment
+    elif resume == "auto" and (left := unfinished(config)) is not None:
+        return left
+    else:
+        folder = Path(config.output) / f"{time.strftime('%Y%m%d-%H%M%S')}-{config.model}-{config.title}"
+    if (folder / "config.json").exists() and not checkpoint.steps(folder / "checkpoints"):
         raise ValueError(f"{folder} holds a run already: give another --experiment")
     return folder
 
 
-def main(config: Annotated[Config, tyro.conf.arg(name="")]) -> None:
-    """Train a timm model, wrapped with a position encoding, on images, clips or volumes."""
-    folder = fresh_folder(config)
+def unfinished(config: Config) -> Path | None:
+    """The newest run of this config, under a name made of its time, that has a checkpoint but no model yet."""
+    wanted = _fixed(json.loads(config.to_json()))
+    for folder in sorted(Path(config.output).glob(f"*-{config.model}-{config.title}"), reverse=True):
+        if not (folder / "model.safetensors").exists():
+            found, _ = checkpoint.newest(folder / "checkpoints")
+            if found is not None and _fixed(found.told["config"]) == wanted:
+                return folder
+    return None
+
+
+def _fixed(config: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in config.items() if name not in FREE}
+
+
+def main(config: Annotated[Config, tyro.conf.arg(name="")], resume: str = "auto") -> None:
+    """Train a timm model, wrapped with a position encoding, on images, clips or volumes.
+
+    Args:
+        config: What to train.
+        resume: auto goes on from the newest whole checkpoint in the run's folder, if there is one; none begins a new run; a path
+            (a folder step-.., or a run's folder) goes on from there, or fails. Other --workers, --threads, --save-every, --keep,
+            --max-skipped, --max-bad, --max-pixels, --cache, --device and --output may then be given, and nothing else that changes
+            the run.
+    """
+    folder = run_folder(config, resume)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=cli.console) as progress:
         bar = progress.add_task("preparing", total=None)
-        log: list[dict[str, Any]] = []
 
         def report(event: dict[str, Any]) -> None:
-            log.append(event)
             if event["event"] == "step":
                 progress.update(bar, completed=event["step"], total=event["steps"], description=f"loss {event['loss']:.3f}")
+            elif event["event"] in ("note", "skipped", "measured", "bad"):
+                progress.console.print(_line(event), highlight=False, soft_wrap=True)
 
-        trained = Trainer(config, folder, report).fit()
+        trainer = Trainer(config, folder, report, resume)
+        try:
+            trained = trainer.fit()
+        except Stopped:
+            progress.console.print(f"asked to end: step {trainer.progress.step} is saved in {folder}; the same command goes on")
+            raise
+    if trainer.rank > 0:
+        return
     facts = cli.facts()
-    (folder / "log.jsonl").write_text("".join(json.dumps({**event, **facts}) + "\n" for event in log))
+    publish(folder / "log.jsonl", "".join(json.dumps({**event, **facts}) + "\n" for event in trainer.progress.log))
     for test, accuracy in trained["accuracies"].items():
         cli.console.print(f"{test} accuracy at {'x'.join(map(str, config.size))}: {accuracy:.4f}")
     cli.console.print(f"{trained['seconds']:.0f} s, {100 * trained['wait_share']:.1f} % of it waiting for data; saved in {folder}")
+
+
+def _line(event: dict[str, Any]) -> str:
+    """An event in one line."""
+    if event["event"] == "skipped":
+        return f"step {event['step']} left out, its loss or gradients are not finite; samples {event['samples']}"
+    if event["event"] == "bad":
+        return f"left out: {event['why']}"
+    if event["event"] == "measured":
+        return f"step {event['step']}: accuracy {event['accuracy']:.4f}"
+    return str(event["note"])
 
 
 if __name__ == "__main__":

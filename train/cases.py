@@ -8,12 +8,17 @@ Each test says which axes grow, and what stays as it is: the distance between sa
 `longer`), or the whole extent, so that samples are closer (`zoom`, `rate`, `slices`). `slices` has half of the slices first.
 
 Distances are in the units that a model's positions can be given in: seconds between frames; pixels of the training size in height
-and width of clips; millimetres between voxels (voxels where the data do not say). Images have none.
+and width of clips; millimetres between voxels. Images have none. Volumes from files are as far apart as each file says, and near
+what a case says: where samples come with a spacing of their own, it takes the place of the case's (`own`).
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
 
 from train.config import Config, Kind, Test
 from train.rows import Size
@@ -65,7 +70,9 @@ def spacing(config: Config) -> tuple[float, ...] | None:
         return None
     if config.kind == "clips":
         return (1 / config.fps, 1.0, 1.0)
-    return tuple(FIELD / n for n in config.size) if config.dataset == "solids" else (1.0, 1.0, 1.0)
+    if config.dataset == "solids":
+        return tuple(FIELD / n for n in config.size)
+    return tuple(map(float, config.spacing * 3))[:3] or (1.0, 1.0, 1.0)
 
 
 def trained(config: Config) -> Case:
@@ -105,7 +112,12 @@ def _grown(config: Config, test: Test) -> tuple[int, ...]:
 
 
 def places(config: Config, case: Case, positions: str) -> dict[str, tuple[float, ...]]:
-    """What a model is told of a case beside its inputs: with `positions="units"` the spacing, unless it is that of training."""
-    if positions == "index" or case.spacing is None or case.spacing == spacing(config):
+    """What a model is told of a case beside its inputs: with `positions="units"` the spacing, unless all have that of training."""
+    if positions == "index" or case.spacing is None or (case.spacing == spacing(config) and config.dataset != "volumes"):
         return {}
     return {"spacing": case.spacing}
+
+
+def own(told: dict[str, Any], where: Sequence[Tensor]) -> dict[str, Any]:
+    """What a batch is told: where it is told a spacing and its samples have their own, `where` = [`[B, A]`], that."""
+    return {**told, "spacing": where[0]} if told and where else told

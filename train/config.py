@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from train import fields
+from train.bad import MAX_PIXELS
 from train.glyphs import CLASSES
 
 Test = Literal["zoom", "canvas", "longer", "rate", "slices"]
@@ -20,7 +22,7 @@ TESTED: dict[str, tuple[Test, ...]] = {  # what larger test inputs can be
     "moving": ("longer", "rate", "zoom", "canvas"),
     "clips": ("longer", "rate", "zoom"),
     "solids": ("zoom", "canvas", "slices"),
-    "volumes": ("canvas",),
+    "volumes": ("canvas", "zoom", "slices"),  # the last two with `spacing`
 }
 CHARACTERS = {"glyphs": CLASSES, "solids": "0123456789"}
 DRAWN = "glyphs", "arrows", "moving", "solids"  # data sets that are made here
@@ -33,7 +35,7 @@ class Config:
     # data
     dataset: str = "glyphs"
     """glyphs, arrows; moving (clips) and solids (volumes); with --data-dir folder (images), clips, volumes, or any name timm's
-    create_dataset takes (torch/cifar10, hfds/..., wds/...)."""
+    create_dataset takes (torch/cifar10, hfds/...)."""
     data_dir: str | None = None
     """Root of the data set; a folder of images, clips or volumes holds train/ and val/, one folder a class."""
     train_split: str = "train"
@@ -54,7 +56,11 @@ class Config:
     workers: int = 2
     cache: bool = False
     """What is drawn: all training inputs once, into memory, a byte a number: 3 KB a picture of 32 px, 25 KB a clip of 8 frames
-    of 32 px, 4 KB a volume of 16³; at most 4 GB."""
+    of 32 px, 4 KB a volume of 16³; at most 4 GB. Volumes from files: each read once, four bytes a number."""
+    max_bad: int = 0
+    """Training files that may be broken: each is named once and left out, one more is an error. Tests leave nothing out."""
+    max_pixels: int = MAX_PIXELS
+    """Pixels of a picture or frame, or voxels of a volume, that a file may claim; above, it is not decoded."""
     # model
     model: str = "vit_tiny_patch16_224"
     """Any timm model name that rope_nd.wrap takes."""
@@ -76,6 +82,12 @@ class Config:
     """A name of rope_nd.list_encodings(), native (the model's own positions, at any size), or timm (the model unwrapped)."""
     encoding_kwargs: tuple[str, ...] = ()
     """Options of the encoding as key=value, for example theta=100.0."""
+    positions: Literal["index", "units"] = "index"
+    """What is told in training: nothing, so that frames and voxels are counted, or seconds and millimetres (the true spacing of
+    each volume, as its file says it)."""
+    spacing: tuple[float, ...] = ()
+    """Volumes from files: millimetres, one number or depth, height, width. Voxels of files are averaged to about this spacing,
+    by whole numbers, and positions in millimetres count by it (default: voxels as they are, and 1 mm)."""
     label: str | None = None
     """Name in tables and files (default: the encoding), to tell models of one encoding apart."""
     keep_pos_embed: bool = False
@@ -122,15 +134,26 @@ class Config:
     """CPU threads of this process (default: PyTorch's choice)."""
     seed: int = 0
     output: str = "runs"
+    save_every: int | None = None
+    """Updates between checkpoints (default: each minute, but so that saving takes at most a twentieth of the time)."""
+    keep: int = 2
+    """Checkpoints that stay, beside the best."""
+    measure_every: int | None = None
+    """Updates between measurements of accuracy at the training size; the checkpoint of the best stays."""
+    max_skipped: int = 10
+    """Updates in a row that may be left out because the loss or a gradient is not finite."""
     experiment: str | None = None
     """Name of the run's folder (default: made of the time, the model and the encoding)."""
 
     def __post_init__(self) -> None:
-        for name in ("batch_size", "epochs", "grad_accum_steps", "train_samples", "val_samples"):
+        counts = ("batch_size", "epochs", "grad_accum_steps", "train_samples", "val_samples", "keep", "max_skipped", "max_pixels")
+        for name in (*counts, *(name for name in ("save_every", "measure_every") if getattr(self, name) is not None)):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name}={getattr(self, name)}: at least 1")
         self._check_size()
         self._check_kind()
+        if self.max_bad < 0 or (self.max_bad and (self.mixup or self.cutmix)):
+            raise ValueError(f"max_bad={self.max_bad}: from 0, and 0 with mixup or cutmix, which pair all samples of a batch")
         if any(size > min(self.size) for size in self.train_sizes):
             raise ValueError(f"train_sizes={self.train_sizes}: none may be above the training size {min(self.size)}")
         if self.label is not None and (not self.label.strip() or set(self.label) & set("/\\\n\0")):
@@ -143,6 +166,8 @@ class Config:
         many, what = (2, "pixels, or height and width") if self.kind != "volumes" else (3, "voxels, or depth, height and width")
         if len(self.img_size) not in (1, many) or min(self.img_size) < 1:
             raise ValueError(f"img_size={self.img_size}: give one size in {what}")
+        if self.spacing and (len(self.spacing) not in (1, 3) or not all(0 < mm < float("inf") for mm in self.spacing)):
+            raise ValueError(f"spacing={self.spacing}: millimetres above 0, one number or depth, height and width")
         for name in ("frames", "tubelet"):
             value = getattr(self, name)
             if value is not None and value < 1:
@@ -163,11 +188,19 @@ class Config:
             if getattr(self, name) != neutral:
                 other = "clips and volumes" if images else "images"
                 raise ValueError(f"{name}={getattr(self, name)!r} is for {other}, and {self.dataset} are {self.kind}: leave it out")
+        if self.spacing and self.dataset != "volumes":
+            raise ValueError(f"spacing={self.spacing} is for volumes from files, and {self.dataset} say their own: leave it out")
+        if self.positions not in ("index", "units") or (images and self.positions == "units"):
+            raise ValueError(f"positions {self.positions!r}: choose index, or units (for clips and volumes)")
+        if self.positions == "units" and self.dataset == "volumes" and self.mixup:
+            raise ValueError(f"mixup={self.mixup} mixes volumes of several spacings, and positions are in units: leave one out")
         if not images and self.encoding == "timm":
             raise ValueError(f"encoding 'timm' is for images, and {self.dataset} are {self.kind}: choose native")
-        known = TESTED.get(self.dataset, ("zoom",))
+        known = self.known_tests
         if self.tests is not None and (not self.measured_tests or (not images and set(self.tests) - set(known))):
-            raise ValueError(f"tests {', '.join(self.tests) or 'is empty'}: for {self.dataset} choose from {', '.join(known)}")
+            more = "; zoom and slices need spacing" if len(known) < len(TESTED.get(self.dataset, known)) else ""
+            given, choice = ", ".join(self.tests) or "is empty", ", ".join(known) + more
+            raise ValueError(f"tests {given}: for {self.dataset} choose from {choice}")
 
     @property
     def kind(self) -> Kind:
@@ -196,9 +229,15 @@ class Config:
         return self.val_split or usual
 
     @property
+    def known_tests(self) -> tuple[Test, ...]:
+        """What larger test inputs can be; volumes from files are averaged to a spacing only if one is given."""
+        known = TESTED.get(self.dataset, ("zoom",))
+        return ("canvas",) if self.dataset == "volumes" and not self.spacing else known
+
+    @property
     def measured_tests(self) -> tuple[Test, ...]:
         """What larger test inputs are."""
-        known = TESTED.get(self.dataset, ("zoom",))
+        known = self.known_tests
         return known if self.tests is None else tuple(test for test in self.tests if test in known)
 
     def to_json(self) -> str:
@@ -206,15 +245,8 @@ class Config:
 
     @classmethod
     def load(cls, path: Path) -> Config:
-        """Read a run's config.json; unknown or missing fields are an error that names them."""
-        try:
-            given = json.loads(path.read_text())
-        except (OSError, json.JSONDecodeError) as error:
-            raise ValueError(f"{path}: cannot be read as a run's config ({error})") from None
-        known = {field.name for field in dataclasses.fields(cls)}
-        if not isinstance(given, dict) or set(given) - known:
-            raise ValueError(f"{path}: not a run's config, unknown fields {sorted(set(given) - known)}")
-        return cls(**{name: tuple(value) if isinstance(value, list) else value for name, value in given.items()})
+        """Read a run's config.json; unknown fields, and values that are none of a field's, are an error that names them."""
+        return fields.load(cls, path, "train", "a run's config")
 
 
 def pairs(given: tuple[str, ...], what: str) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 from collections.abc import Callable, Iterator, Sequence
 from math import prod
@@ -9,28 +10,32 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from PIL import Image
-from timm.data import create_dataset, create_transform
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import Dataset, Subset
 
 from train.arrows import Arrows
 from train.cases import Case, case, trained
 from train.config import DRAWN, Config
 from train.glyphs import Glyphs
 from train.moving import Moving
+from train.pictures import pictures
 from train.readers import ClipFolder, VolumeFolder
+from train.sift import Batch, Gaps, Ledger, Loader, Missing, Sifted
 from train.solids import Solids
 
-Batch = tuple[Tensor, Tensor]
 MOST = 4 * 10**9  # bytes of training inputs in memory
 
 
 class Drawn(Dataset[Batch]):
-    """Inputs held in memory: uint8 `[N, C, ..]` and labels `[N]`."""
+    """Inputs held in memory: `[N, C, ..]`, labels `[N]`, and spacings `[N, A]` where samples have their own.
 
-    def __init__(self, images: Tensor, labels: Tensor) -> None:
-        self.images, self.labels = images, labels
+    `missing` are those whose files are bad; what lies in their place is never given out, and `ledger` counts them.
+    """
+
+    def __init__(self, images: Tensor, labels: Tensor, *where: Tensor) -> None:
+        self.images, self.labels, self.where = images, labels, where
+        self.missing: dict[int, Missing] = {}
+        self.ledger: Ledger | None = None
 
     @classmethod
     def draw(cls, parts: Sequence[Any], chunk: int = 500) -> Drawn:
@@ -45,15 +50,34 @@ class Drawn(Dataset[Batch]):
                 images[here], labels[here] = part.batch(picked)
         return cls(images, labels)
 
+    @classmethod
+    def read(cls, data: Dataset[Any]) -> Drawn:
+        """Read every sample of a data set, once."""
+        samples, missing, first = list[Any](), dict[int, Missing](), None
+        for i in range(len(data)):  # type: ignore[arg-type]
+            samples.append(data[i])
+            if isinstance(samples[i], Missing):
+                missing[i] = samples[i]
+            elif first is None:
+                first = samples[i]
+                _check_cache(first[0].numel() * first[0].element_size() * len(data))  # type: ignore[arg-type]
+        if first is None:
+            raise ValueError(f"no file can be read; the first: {missing[0].why}")
+        found = cls(*collate([first if i in missing else sample for i, sample in enumerate(samples)]))
+        found.missing = missing
+        return found
+
     def __len__(self) -> int:
         return len(self.labels)
 
     def __getitem__(self, index: int) -> Batch:
-        return self.images[index], self.labels[index]
+        return tuple(part[index] for part in (self.images, self.labels, *self.where))
 
-    def __getitems__(self, indices: list[int]) -> Batch:
-        at = torch.tensor(indices)
-        return self.images[at], self.labels[at]
+    def __getitems__(self, indices: list[int]) -> Batch | Gaps:
+        missing = [self.missing[i] for i in indices if i in self.missing]
+        at = torch.tensor([i for i in indices if i not in self.missing], dtype=torch.long)
+        batch = tuple(part[at] for part in (self.images, self.labels, *self.where))
+        return Gaps(batch if len(at) else None, missing) if missing else batch
 
 
 class Joined(Dataset[Batch]):
@@ -77,33 +101,15 @@ class Joined(Dataset[Batch]):
         return images, labels
 
 
-class Strict(Dataset[tuple[Tensor, int]]):
-    """A data set of pictures that says which one is broken; timm's own would return the next one, with its label."""
-
-    def __init__(self, source: Any) -> None:
-        self.source = source
-
-    def __len__(self) -> int:
-        return len(self.source)
-
-    def __getitem__(self, index: int) -> tuple[Tensor, int]:
-        try:
-            if not hasattr(self.source, "reader"):
-                image, label = self.source[index]
-                return image, int(label)
-            file, label = self.source.reader[index]
-            return self.source.transform(Image.open(file).convert("RGB")), int(label)
-        except (OSError, ValueError, SyntaxError) as error:
-            name = self.source.filename(index) if hasattr(self.source, "filename") else f"picture {index}"
-            raise ValueError(f"cannot read {name}: {error}") from None
-
-
-def collate(samples: Any) -> Batch:
-    """Batches pass through; lists of (image, label) are stacked."""
-    if isinstance(samples, tuple):
+def collate(samples: Any) -> Any:
+    """Batches pass through; lists of (image, label), or (image, label, spacing), are stacked, those that are not missing."""
+    if isinstance(samples, (tuple, Gaps)):
         return samples
-    images, labels = zip(*samples)
-    return torch.stack(list(images)), torch.tensor([int(label) for label in labels])
+    if missing := [sample for sample in samples if isinstance(sample, Missing)]:
+        whole = [sample for sample in samples if not isinstance(sample, Missing)]
+        return Gaps(collate(whole) if whole else None, missing)
+    images, labels, *where = zip(*samples)
+    return torch.stack(list(images)), torch.tensor([int(label) for label in labels]), *(torch.stack(list(w)) for w in where)
 
 
 def _glyphs(config: Config, at: Case, **options: Any) -> Glyphs:
@@ -137,17 +143,36 @@ def stored(config: Config, at: Case, *, split: str, training: bool = False) -> D
     """The data set of this run, read from files."""
     root = Path(config.data_dir or "") / split
     if config.dataset == "clips":
-        start = "random" if training else "middle"
-        return ClipFolder(root, count=at.size[0], fps=at.fps, size=at.size[1:], start=start, seed=config.seed)
+        begin = {"start": "random" if training else "middle", "seed": config.seed, "max_pixels": config.max_pixels}
+        return ClipFolder(root, count=at.size[0], fps=at.fps, size=at.size[1:], **begin)  # type: ignore[arg-type]
     if config.dataset == "volumes":
-        return VolumeFolder(root, size=at.size)
+        finer = at.spacing != trained(config).spacing  # what only files of finer voxels can show
+        distances = at.spacing if config.spacing else None
+        given = root, at.size, distances, finer, config.max_pixels
+        return _volumes_once(training and config.max_bad > 0, *given) if config.cache else _volumes(*given)
     return pictures(config, split, at.size, training)
+
+
+def _volumes(root: Path, size: Any, spacing: Any, exact: bool, most: int) -> Dataset[Any]:
+    """Volumes from files, each with its spacing."""
+    return VolumeFolder(root, size=size, spacing=spacing, exact=exact, spaced=True, max_voxels=most)
+
+
+@functools.lru_cache(maxsize=8)
+def _volumes_once(gaps: bool, *given: Any) -> Dataset[Any]:
+    """The same, read into memory and kept for the next that needs them: the next rule, the next model."""
+    return Drawn.read(Sifted(_volumes(*given)) if gaps else _volumes(*given))
 
 
 def training_set(config: Config) -> Dataset[Any]:
     """What the run trains on: glyphs of each test, zoom with scale augmentation; any other data set at the training size."""
     if config.dataset not in DRAWN:
-        return stored(config, trained(config), split=config.train_split, training=True)
+        found, ledger = stored(config, trained(config), split=config.train_split, training=True), Ledger(config.max_bad)
+        if not isinstance(found, Drawn):
+            return Sifted(found, ledger)
+        found = copy.copy(found)
+        found.ledger = ledger
+        return found
     if config.cache and config.dataset != "arrows":
         known = ("dataset", "train_split", "tests", "img_size", "train_samples", "classes", "seed", "question", "frames", "fps")
         return _drawn_once(Config(**{name: getattr(config, name) for name in known}))  # what the inputs depend on
@@ -166,39 +191,14 @@ def _training_parts(config: Config) -> list[Any]:
 def _drawn_once(config: Config) -> Drawn:
     """The training inputs, kept for the next run of this process that needs the same."""
     parts = _training_parts(config)
-    size = prod(parts[0].batch([0])[0].shape) * sum(len(part) for part in parts)
-    if size > MOST:
-        raise ValueError(f"cache of {size / 1e9:.1f} GB, at most {MOST / 1e9:.0f}: lower train_samples, or leave cache out")
+    _check_cache(prod(parts[0].batch([0])[0].shape) * sum(len(part) for part in parts))
     return Drawn.draw(parts)
 
 
-def pictures(config: Config, split: str, size: tuple[int, ...], training: bool = False) -> Dataset[Any]:
-    """A folder or named data set through timm's factory and transforms; pictures come normalised."""
-    root = Path(config.data_dir or "")
-    if config.dataset == "folder":
-        _check_folder(root, split)
-    name = "" if config.dataset == "folder" else config.dataset
-    try:
-        source = create_dataset(name, root=str(root), split=split, is_training=training, batch_size=config.batch_size)
-    except (OSError, RuntimeError, AssertionError) as error:
-        raise ValueError(f"data set {config.dataset!r} in {root}: {error}") from None
-    augment = {"color_jitter": config.color_jitter, "auto_augment": config.aa} if training else {}
-    source.transform = create_transform((3, *size), is_training=training, crop_pct=1.0, **augment)
-    return Strict(source)
-
-
-def _check_folder(root: Path, split: str) -> None:
-    """An image folder must exist, and each of its class folders must hold pictures."""
-    names = {"validation": ("validation", "val"), "val": ("val", "validation")}.get(split, (split,))
-    folder = next((root / name for name in names if (root / name).is_dir()), root)
-    if not folder.is_dir():
-        raise ValueError(f"{folder}: there is no such folder; give --data-dir with train/ and val/, one folder a class")
-    classes = sorted(path for path in folder.iterdir() if path.is_dir())
-    if not classes:
-        raise ValueError(f"{folder}: no class folders in it")
-    for path in classes:
-        if not any(file.suffix.lower() in (".png", ".jpg", ".jpeg") for file in path.rglob("*")):
-            raise ValueError(f"{path}: this class has no pictures (.png, .jpg, .jpeg)")
+def _check_cache(size: int) -> None:
+    """Whether so many bytes may be held."""
+    if size > MOST:
+        raise ValueError(f"cache of {size / 1e9:.1f} GB, at most {MOST / 1e9:.0f}: lower train_samples, or leave cache out")
 
 
 def class_count(config: Config) -> int | None:
@@ -208,7 +208,10 @@ def class_count(config: Config) -> int | None:
     if config.dataset in DRAWN:
         return len(answers(config))
     if config.dataset in ("folder", "clips", "volumes"):
-        return len({path.name for path in (Path(config.data_dir or "") / config.train_split).iterdir() if path.is_dir()})
+        root = Path(config.data_dir or "") / config.train_split
+        if not root.is_dir():
+            raise ValueError(f"{root}: there is no such folder, which tells the classes: mend --data-dir, or give --num-classes")
+        return len({path.name for path in root.iterdir() if path.is_dir()})
     return None
 
 
@@ -232,12 +235,18 @@ def order(count: int, batch: int, seed: int, steps: int, rank: int = 0, world: i
         yield shuffled[start : start + batch].tolist()
 
 
-def loader(data: Dataset[Any], batches: Sequence[list[int]] | Iterator[list[int]], workers: int = 0) -> DataLoader[Any]:
-    """A DataLoader over given index batches; its own generator, so that it draws nothing from the global one."""
+def loader(data: Dataset[Any], batches: Sequence[list[int]] | Iterator[list[int]], workers: int = 0) -> Loader:
+    """Batches of these indices; its own generator, so that it draws nothing from the global one.
+
+    A bad file is an error, unless the data set, or what it is `Seeded` from, has a ledger that allows some.
+    """
+    ledger = getattr(data, "ledger", None) or getattr(getattr(data, "source", None), "ledger", None) or Ledger()
     workers = 0 if isinstance(data, (Drawn, Arrows)) else workers
-    return DataLoader(
-        data,
-        batch_sampler=list(batches),
+    by_batch = hasattr(data.dataset if isinstance(data, Subset) else data, "__getitems__")
+    return Loader(
+        data if by_batch else Sifted(data),
+        ledger,
+        batch_sampler=batches,
         num_workers=workers,
         collate_fn=collate,
         generator=torch.Generator(),

@@ -1,56 +1,54 @@
-"""The training loop: timm's optimisers, schedules, losses and EMA around a wrapped model, on one process or several."""
+"""The training loop: timm's optimisers, schedules, losses and EMA around a wrapped model, on one process or several.
+
+A step is a function of the seed, its number, and the state before it, and that state is what a checkpoint holds. So a run that
+was killed anywhere goes on from its newest checkpoint to the same bits.
+"""
 
 from __future__ import annotations
 
 import contextlib
-import functools
-import importlib
+import json
+import math
 import os
 import time
 from collections.abc import Callable
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import torch
-import torch.distributed as dist
-from timm.data import Mixup
-from timm.loss import BinaryCrossEntropy, LabelSmoothingCrossEntropy, SoftTargetCrossEntropy
-from timm.optim import create_optimizer_v2
-from timm.scheduler import create_scheduler_v2
 from timm.utils import ModelEmaV3
-from torch import Tensor, nn
+from torch import nn
 
+from train import processes
 from train.cases import case, trained
 from train.config import Config
-from train.data import loader, order, training_set
+from train.data import Batch, training_set
+from train.draws import STEP, batches, seed_all
+from train.durable import publish
 from train.evaluate import score, test_set
-from train.modelling import build, load_weights, normalise, save
+from train.guard import Guard, too_many
+from train.modelling import build, load_weights, save
+from train.objective import Objective
+from train.optimisation import optimisation
+from train.resume import Parts, Record
+from train.sift import Missing, WorkerLost
+from train.stop import Stop, Stopped
 
 Report = Callable[[dict[str, Any]], None]
 
 
-def optimizer(model: nn.Module, opt: str, lr: float, weight_decay: float) -> torch.optim.Optimizer:
-    """timm's optimiser of that name; what the model exempts from weight decay (position parameters) is exempt from Muon too."""
-    if "muon" in opt and next(model.parameters()).device.type == "cpu" and find_spec("timm.optim.muon"):
-        # timm orthogonalises in bfloat16, which CPUs without its instructions emulate: ten times slower than float32
-        muon = importlib.import_module("timm.optim.muon")  # timm 1.0.22 and later
-        if not isinstance(muon.zeropower_via_newtonschulz, functools.partial):
-            muon.zeropower_via_newtonschulz = functools.partial(muon.zeropower_via_newtonschulz, dtype=torch.float32)
-    try:
-        return create_optimizer_v2(model, opt=opt, lr=lr, weight_decay=weight_decay, fallback_no_weight_decay=True)
-    except (ValueError, AssertionError) as error:
-        raise ValueError(f"timm has no optimiser {opt!r}: {error}") from None
-
-
 class Trainer:
-    """One run: `Trainer(config, report).fit()` trains, measures at the training size, and writes `folder`."""
+    """One run: `Trainer(config, folder).fit()` trains, measures at the training size, and writes `folder`.
 
-    def __init__(self, config: Config, folder: Path, report: Report = lambda event: None) -> None:
+    `resume`: auto goes on from the newest whole checkpoint in the folder, if there is one; none begins, where there is none; a path
+    goes on from that checkpoint or fails. `report` is told of steps, measurements, updates left out, and of what is saved.
+    """
+
+    def __init__(self, config: Config, folder: Path, report: Report = lambda event: None, resume: str = "auto") -> None:
         self.config, self.folder, self.report = config, folder, report
         if config.threads:
             torch.set_num_threads(config.threads)
-        self.rank, self.world = _join_processes(config)
+        self.rank, self.world = processes.join(config.device)
         torch.manual_seed(config.seed)
         self.device = torch.device(f"cuda:{os.environ.get('LOCAL_RANK', 0)}" if config.device == "cuda" else config.device)
         self.data = training_set(config)
@@ -60,49 +58,140 @@ class Trainer:
         if config.grad_checkpointing:
             self.model.set_grad_checkpointing(True)
         self.model.to(self.device, memory_format=torch.channels_last if config.channels_last else torch.contiguous_format)
-        self.optimizer = optimizer(self.model, config.opt, config.lr, config.weight_decay)
         per_epoch = len(self.data) // (config.batch_size * self.world)
         self.steps = config.steps or config.epochs * max(1, per_epoch // config.grad_accum_steps)
+        self.optimizer, self.scheduler, self.scaler = optimisation(self.model, config, self.steps)
         self.ema = ModelEmaV3(self.model, decay=config.model_ema_decay, use_warmup=True) if config.model_ema else None
         self.runner = self._runner()
-        self.random = torch.Generator().manual_seed(config.seed)
+        self.objective = Objective(config, getattr(self.model, "num_classes", 0), self.device)
+        self.guard = Guard(self.model, self.world)
+        self.record = Record(config, folder / "checkpoints", self.world, len(self.data))
+        if self.rank == 0:
+            self.record.claim()
+        processes.wait(self.world)
+        self.progress = self.record.take_up(self._parts(), resume)
+        if (ledger := getattr(self.data, "ledger", None)) is not None:
+            ledger.known = {event["sample"]: event["why"] for event in self.progress.log if event["event"] == "bad"}
+            ledger.tell = self._left_out
+        for note in self.record.notes:
+            self._tell({"event": "note", "note": note})
+
+    def _parts(self) -> Parts:
+        """What a checkpoint holds the state of."""
+        return Parts(self.model, None if self.ema is None else self.ema.module, self.optimizer, self.scheduler, self.scaler)
 
     def fit(self) -> dict[str, Any]:
-        """Train; returns what the `trained` event says."""
-        config, start, waited = self.config, time.perf_counter(), 0.0
-        scheduler, _ = create_scheduler_v2(
-            self.optimizer,
-            config.sched,
-            num_epochs=1,
-            updates_per_epoch=self.steps,
-            step_on_epochs=False,
-            warmup_epochs=min(config.warmup_steps / self.steps, 0.5),
-            warmup_lr=config.lr / 100,
-        )
-        scaler = torch.amp.GradScaler(enabled=config.amp and config.amp_dtype == "float16" and self.device.type == "cuda")
-        micro = self.steps * config.grad_accum_steps
-        indices = order(len(self.data), config.batch_size, config.seed, micro, self.rank, self.world)
-        batches = iter(loader(self.data, indices, config.workers))
+        """Train what is left; returns what the `trained` event says. Asked to end, it saves and raises `Stopped`."""
+        config, progress = self.config, self.progress
+        with Stop(several=self.world > 1) as stop:
+            if progress.step < self.steps:
+                start, end = (n * config.grad_accum_steps for n in (progress.step, self.steps))
+                self.batches = batches(self.data, config, start=start, end=end, rank=self.rank, world=self.world)
+                stop.leave_children_alone()
+            try:
+                self._train(stop)
+            finally:
+                self.batches = iter(())  # its workers end here, while nobody listens for it
+        return self._finish()
+
+    def _train(self, stop: Stop) -> None:
+        """Step by step to the end, or until asked to end."""
+        progress, mark = self.progress, time.perf_counter()
         self.runner.train()
-        loss = torch.zeros(())
-        for step in range(self.steps):
-            if scheduler is not None:
-                scheduler.step_update(step)
-            for part in range(config.grad_accum_steps):
-                asked = time.perf_counter()
-                images, labels = next(batches)
-                waited += time.perf_counter() - asked
-                last = part + 1 == config.grad_accum_steps
-                with contextlib.nullcontext() if last or self.world == 1 else self.runner.no_sync():
-                    loss = self._loss(images, labels) / config.grad_accum_steps
-                    scaler.scale(loss).backward()
-            self._update(scaler)
-            if self.ema is not None:
-                self.ema.update(self.model, step)
-            if step % 20 == 0 or step + 1 == self.steps:
-                self._tell({"event": "step", "step": step + 1, "steps": self.steps, "loss": loss.item() * config.grad_accum_steps})
-        seconds = time.perf_counter() - start
-        return self._finish(seconds, waited / seconds, loss.item() * config.grad_accum_steps)
+        while progress.step < self.steps:
+            done, signum = progress.step, self._step(stop)
+            mark, taken = time.perf_counter(), time.perf_counter() - mark
+            progress.seconds += taken
+            self._look(moved=progress.step > done, ending=signum > 0)
+            if signum:
+                processes.part()
+                raise Stopped(signum)
+
+    def _step(self, stop: Stop) -> int:
+        """One update; returns the number of the signal that asks for an end, or 0."""
+        config, step = self.config, self.progress.step
+        if self.scheduler is not None:
+            self.scheduler.step_update(step)
+        self.guard.remember()
+        total, seen = torch.zeros((), device=self.device), list[int]()
+        for part in range(config.grad_accum_steps):
+            try:
+                indices, batch = self._next()
+            except WorkerLost:
+                if not stop.asked or self.world > 1:
+                    raise
+                self.guard.undo()
+                return stop.signum  # the signal reached the worker, too
+            seen += indices
+            micro, last = step * config.grad_accum_steps + part, part + 1 == config.grad_accum_steps
+            seed_all(config.seed, micro, self.rank, STEP)
+            with contextlib.nullcontext() if last or self.world == 1 else self.runner.no_sync():
+                loss = self.objective(self.runner, batch, micro) / config.grad_accum_steps
+                self.scaler.scale(loss).backward()
+            total += loss.detach()
+        return self._update(total.item(), seen, stop)
+
+    def _next(self) -> tuple[list[int], Batch]:
+        """The next micro-batch and its samples."""
+        asked = time.perf_counter()
+        found = next(self.batches)
+        self.progress.waited += time.perf_counter() - asked
+        return found
+
+    def _update(self, loss: float, seen: list[int], stop: Stop) -> int:
+        """Let the gradients into the weights, if they and the loss are finite on all processes."""
+        config, progress, scaler = self.config, self.progress, self.scaler
+        scaler.unscale_(self.optimizer)
+        norm = self.guard.norm()
+        flags = not math.isfinite(loss), not math.isfinite(norm), stop.signum if stop.asked else 0
+        wrong_loss, wrong_norm, signum = processes.largest(flags, self.world, self.device)
+        if not wrong_loss and not wrong_norm:
+            if config.clip_grad is not None:
+                nn.utils.clip_grads_with_norm_(self.model.parameters(), config.clip_grad, norm)
+            scaler.step(self.optimizer)
+            self._took(loss)
+        elif wrong_loss or not scaler.is_enabled() or scaler.get_scale() <= 1:
+            self._leave_out(self.guard.to_blame(seen, loss))
+        else:  # the scale of float16 was too high, and falls
+            self.guard.undo()
+        scaler.update()
+        self.optimizer.zero_grad(set_to_none=True)
+        progress.step += 1
+        return signum
+
+    def _took(self, loss: float) -> None:
+        progress = self.progress
+        if self.ema is not None:
+            self.ema.update(self.model, progress.step)
+        progress.loss, progress.in_a_row = loss, 0
+        if progress.step % 20 == 0 or progress.step + 1 == self.steps:
+            self._log({"event": "step", "step": progress.step + 1, "steps": self.steps, "loss": loss})
+
+    def _leave_out(self, samples: list[int]) -> None:
+        """An update that changes nothing, and is told with its samples."""
+        progress = self.progress
+        self.guard.undo()
+        progress.skipped, progress.in_a_row = progress.skipped + 1, progress.in_a_row + 1
+        self._log({"event": "skipped", "step": progress.step + 1, "samples": samples, "in_a_row": progress.in_a_row})
+        if progress.in_a_row >= self.config.max_skipped:
+            raise too_many(progress.in_a_row, progress.step + 1, samples)
+
+    def _look(self, moved: bool, ending: bool) -> None:
+        """After a step, on the first process: measure and save, where it is time."""
+        config, progress = self.config, self.progress
+        if self.rank > 0:
+            return
+        best = False
+        if moved and config.measure_every and progress.step % config.measure_every == 0:
+            accuracies = self._accuracies()
+            found = {"step": progress.step, "accuracy": sum(accuracies.values()) / max(1, len(accuracies))}
+            self._log({"event": "measured", **found, "accuracies": accuracies})
+            if best := progress.best is None or found["accuracy"] > progress.best["accuracy"]:
+                progress.best = found
+            self.runner.train()
+        if best or ending or progress.step == self.steps or self.record.due(progress.step):
+            path = self.record.save(self._parts(), progress)
+            self._tell({"event": "saved", "step": progress.step, "path": str(path)})
 
     def _runner(self) -> nn.Module:
         runner: nn.Module = self.model
@@ -112,78 +201,52 @@ class Trainer:
             runner = nn.parallel.DistributedDataParallel(runner)
         return runner
 
-    @functools.cached_property
-    def _mixup(self) -> Mixup | None:
-        config = self.config
-        if not config.mixup and not config.cutmix:
-            return None
-        classes: int = self.model.num_classes
-        return Mixup(config.mixup, config.cutmix, label_smoothing=config.smoothing, num_classes=classes)
-
-    @functools.cached_property
-    def _criterion(self) -> nn.Module:
-        if self.config.bce_loss:
-            return BinaryCrossEntropy(smoothing=self.config.smoothing)
-        return LabelSmoothingCrossEntropy(self.config.smoothing) if self._mixup is None else SoftTargetCrossEntropy()
-
-    def _loss(self, images: Tensor, labels: Tensor) -> Tensor:
-        config = self.config
-        images, labels = normalise(images, self.device), labels.to(self.device)
-        if config.train_sizes:
-            pick = int(torch.randint(len(config.train_sizes), (), generator=self.random))
-            size = config.train_sizes[pick]
-            images = nn.functional.interpolate(images, (size, size), mode="bicubic", antialias=True)
-        if config.channels_last:
-            images = images.contiguous(memory_format=torch.channels_last)
-        if self._mixup is not None:
-            images, labels = self._mixup(images, labels)
-        with torch.autocast(self.device.type, getattr(torch, config.amp_dtype), enabled=config.amp):
-            loss: Tensor = self._criterion(self.runner(images), labels)
-        return loss
-
-    def _update(self, scaler: torch.amp.GradScaler) -> None:
-        if self.config.clip_grad is not None:
-            scaler.unscale_(self.optimizer)
-            nn.utils.clip_grad_norm_(self.model.parameters(), self.config.clip_grad)
-        scaler.step(self.optimizer)
-        scaler.update()
-        self.optimizer.zero_grad(set_to_none=True)
-
-    def _finish(self, seconds: float, waited: float, loss: float) -> dict[str, Any]:
-        """Save, then measure at the training size, as `train.evaluate` does."""
-        config, best = self.config, self.model if self.ema is None else self.ema.module
+    def _finish(self) -> dict[str, Any]:
+        """Save the model as it is used, then measure at the training size, as `train.evaluate` does."""
+        config, progress = self.config, self.progress
         if self.rank == 0:
-            save(best, config, self.folder)
-        accuracies = {}
-        home = [case(config, test, 1) for test in config.measured_tests] if config.kind == "images" else [trained(config)]
-        for at in home if self.rank == 0 else ():
-            accuracies[at.test] = score(best, test_set(config, at, config.val_samples)[0], config).accuracy
-        parameters = sum(p.numel() for p in self.model.parameters() if p.requires_grad)
+            self.folder.mkdir(parents=True, exist_ok=True)
+            publish(self.folder / "run.json", json.dumps(self.record.told(), indent=2))
+            save(self._best, config, self.folder)
+        accuracies = self._accuracies() if self.rank == 0 else {}
         event = {
             "event": "trained",
             "encoding": config.title,
             "seed": config.seed,
             "steps": self.steps,
-            "seconds": round(seconds, 2),
-            "wait_share": round(waited, 4),
-            "loss": round(loss, 4),
+            "seconds": round(progress.seconds, 2),
+            "wait_share": round(progress.waited / max(progress.seconds, 1e-9), 4),
+            "loss": None if progress.loss is None else round(progress.loss, 4),
             "accuracy": sum(accuracies.values()) / max(1, len(accuracies)),
             "accuracies": accuracies,
-            "parameters": parameters,
+            "parameters": sum(p.numel() for p in self.model.parameters() if p.requires_grad),
+            "skipped": progress.skipped,
         }
-        self._tell(event)
-        if self.world > 1:
-            dist.destroy_process_group()
+        self._log(event)
+        processes.part()
         return event
+
+    @property
+    def _best(self) -> nn.Module:
+        """The model that is measured and used."""
+        return self.model if self.ema is None else self.ema.module
+
+    def _accuracies(self) -> dict[str, float]:
+        """Accuracy at the training size, by test."""
+        config = self.config
+        home = [case(config, test, 1) for test in config.measured_tests] if config.kind == "images" else [trained(config)]
+        sets = {at.test: test_set(config, at, config.val_samples)[0] for at in home}
+        return {test: score(self._best, data, config, **self.objective.told).accuracy for test, data in sets.items()}
+
+    def _left_out(self, one: Missing) -> None:
+        """A training file that is broken, and may be."""
+        self._log({"event": "bad", "sample": one.index, "why": one.why})
+
+    def _log(self, event: dict[str, Any]) -> None:
+        """What is kept with the run."""
+        self.progress.log.append(event)
+        self._tell(event)
 
     def _tell(self, event: dict[str, Any]) -> None:
         if self.rank == 0:
             self.report(event)
-
-
-def _join_processes(config: Config) -> tuple[int, int]:
-    """Rank and number of processes under torchrun; (0, 1) alone."""
-    world = int(os.environ.get("WORLD_SIZE", 1))
-    if world > 1 and not dist.is_initialized():
-        dist.init_process_group("nccl" if config.device == "cuda" else "gloo")
-    return (dist.get_rank(), world) if world > 1 else (0, 1)

@@ -24,7 +24,7 @@ from rope_nd.scaling import RULES
 from rope_nd.wrapping.families import wrapped_trunk
 from rope_nd.wrapping.stack import Stack
 from train import cli
-from train.cases import Case, case, places, seen
+from train.cases import Case, case, own, places, seen
 from train.config import DRAWN, Config, Test
 from train.data import Drawn, drawn, loader, stored
 from train.modelling import load, normalise, token_size
@@ -66,7 +66,8 @@ def test_set(config: Config, at: Case, samples: int, crop: bool = False) -> tupl
         return _in_memory(Config(**{name: getattr(config, name) for name in known}), at.inputs, samples, crop)
     data = stored(config, at, split=config.measured_split)
     count = min(samples, len(data))
-    return torch.utils.data.Subset(data, range(count)), torch.arange(count)
+    spread = [i * len(data) // count for i in range(count)]  # for files come class by class
+    return torch.utils.data.Subset(data, spread), torch.arange(count)
 
 
 @torch.inference_mode()
@@ -80,10 +81,10 @@ def score(model: nn.Module, data: Any, config: Config, **told: Any) -> Score:
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats()
     right, seconds = [], 0.0
-    for images, labels in loader(data, indices, config.workers):
+    for images, labels, *where in loader(data, indices, config.workers):
         start = time.perf_counter()
         with torch.autocast(device.type, getattr(torch, config.amp_dtype), enabled=config.amp):
-            guess = model(normalise(images, device), **told).argmax(-1).cpu()
+            guess = model(normalise(images, device), **own(told, where)).argmax(-1).cpu()
         seconds += time.perf_counter() - start
         right.append(guess == labels)
     peak = torch.cuda.max_memory_allocated() if device.type == "cuda" else resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
@@ -104,13 +105,14 @@ def measure(checkpoint: Path, plan: Iterable[Planned], facts: dict[str, str]) ->
 
     Rules that lead to the same tables (all of them at the training size) give the same numbers, and are run once.
     """
-    known: dict[tuple[Case, int, bytes], dict[str, Any]] = {}
+    known: dict[tuple[Any, ...], dict[str, Any]] = {}
     for at, samples, rules in plan:
         upper = _on_crops(checkpoint, at, samples) if at.test == "canvas" else None
         for rule in (Rule(*rule) for rule in rules):
             model, config = load(checkpoint, scaling=rule.scaling, temperature=rule.temperature)
             told = places(config, at, rule.positions)
-            key = (at.inputs, samples, fingerprint(model, at.size, **told))
+            apart = told if config.dataset == "volumes" else {}  # tables of each sample's own spacing
+            key = (at.inputs, samples, fingerprint(model, at.size, **told), *apart)
             if key not in known:
                 known[key] = _numbers(model, config, at, samples, told)
             what = {"encoding": config.title, "seed": config.seed, "test": at.test, **at.column(config.kind)._asdict()}
@@ -191,7 +193,7 @@ def main(
     sizes: tuple[str, ...] = (),
     scaling: tuple[str, ...] = ("none",),
     temperature: tuple[str, ...] = ("none",),
-    positions: tuple[Literal["index", "units"], ...] = ("index",),
+    positions: tuple[Literal["index", "units"], ...] = (),
     test: tuple[Test, ...] = (),
     samples: int | None = None,
     output: Annotated[Path | None, tyro.conf.arg(metavar="CSV")] = None,
@@ -206,7 +208,7 @@ def main(
         sizes: Pixels, 224 or 320x448 (height x width), with frames 16x64x64; voxels, 32 or 8x32x32; default the training size.
         scaling: Rules for sizes above the trained one: none, pi, ntk, yarn, ...; along time alone: "time yarn".
         temperature: Factors on the attention scores: none, log, yarn.
-        positions: For clips and volumes, index (frames, voxels) or units (seconds, millimetres: the true spacing).
+        positions: For clips and volumes, index (frames, voxels) or units (seconds, millimetres); default as in training.
         test: What a size is: zoom (more pixels), canvas (a larger field), longer or rate (more frames), slices (fewer of them);
             default all that the run has.
         samples: Number of test inputs (default: as in training).
@@ -232,7 +234,7 @@ def main(
             raise ValueError(f"scaling {name!r} means nothing for encoding {config.encoding!r}: choose from {', '.join(known)}")
     token = token_size(model) if hasattr(model, "patch_embed") else ()
     cases = _cases(config, test or config.measured_tests, sizes, token)
-    rules = [Rule(*rule) for rule in itertools.product(scaling, temperature, positions)]
+    rules = [Rule(*rule) for rule in itertools.product(scaling, temperature, positions or (config.positions,))]
     columns = ("test", "size", "scaling", "temperature", "positions", "accuracy", "95 %", "inputs/s", "MB")
     table, rows = Table(*columns, title=f"{checkpoint}: {config.title}"), []
     for row in measure(checkpoint, [(at, samples or config.val_samples, rules) for at in cases], cli.facts()):

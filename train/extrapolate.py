@@ -7,30 +7,32 @@ import json
 import multiprocessing
 import os
 import queue
+import shutil
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 from typing import Any
 
 import torch
-from PIL import Image
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-from torch import Tensor
 
 from rope_nd import list_encodings
 from train import cli, sequence
-from train.config import DRAWN, Config
-from train.data import answers
+from train.config import Config
+from train.data import class_count
+from train.durable import publish
 from train.engine import Trainer
-from train.evaluate import measure, test_set
+from train.evaluate import measure
 from train.report import print_table, report
 from train.rows import Row, read_rows, write_rows
 from train.rules import usable
+from train.samples import sheet
+from train.stop import Stopped, stopped_by_sigterm
 from train.study import Study, adapt, load, of
 
 Event = dict[str, Any]
-SHOWN = 4  # frames or slices of a sample on the sheet
 
 
 def main(
@@ -67,7 +69,7 @@ def main(
     facts = cli.facts()
     _write_config(folder, study, claim, started, facts)
     if not (folder / "samples.png").exists():
-        _samples(study, folder / "samples.png")
+        sheet(study, folder / "samples.png")
     run(study, folder, facts, jobs or (1 if study.base.device == "cuda" else cli.cores()))
     page = report([folder])
     print_table(folder)
@@ -84,7 +86,7 @@ def run(study: Study, folder: Path, facts: dict[str, str], jobs: int) -> None:
     left = [task for task in tasks if not (folder / "parts" / f"{task[0]}.csv").exists()]
     context, before, start = multiprocessing.get_context("spawn"), _seconds(folder), time.monotonic()
     columns = (TextColumn("{task.description:24}"), BarColumn(), TextColumn("{task.fields[note]}"), TimeElapsedColumn())
-    with context.Manager() as manager, Progress(*columns, console=cli.console) as progress:
+    with stopped_by_sigterm(), context.Manager() as manager, Progress(*columns, console=cli.console) as progress:
         events: queue.Queue[Event] = manager.Queue()
         bars = {"all": progress.add_task("study", total=len(tasks), completed=len(tasks) - len(left), note=f"{jobs} at a time")}
         with ProcessPoolExecutor(jobs, mp_context=context) as pool:
@@ -109,15 +111,19 @@ def _guarded(work: Callable[..., list[Row]], task: str, folder: Path, facts: dic
     def tell(event: Event) -> None:
         events.put({"task": task, **event})
 
-    write_rows(folder / "parts" / f"{task}.csv", work(folder / task, facts, tell, *rest))
+    try:
+        write_rows(folder / "parts" / f"{task}.csv", work(folder / task, facts, tell, *rest))
+    except Stopped as stopped:  # it has saved; another task is not to begin in this process
+        os._exit(int(stopped.code))
     tell({"event": "done"})
 
 
 def _model(folder: Path, facts: dict[str, str], tell: Callable[[Event], None], study: Study, config: Config) -> list[Row]:
-    """Train one model, unless it is there, and measure it."""
+    """Train one model, or what is left of its training, unless it is there, and measure it."""
     torch.set_num_threads(config.threads or 1)
     if not (folder / "model.safetensors").exists():
         Trainer(config, folder, tell).fit()
+    shutil.rmtree(folder / "checkpoints", ignore_errors=True)
     rows, plan = [], [(at, count, usable(config.encoding, rules)) for at, count, rules in study.plan()]
     for row in measure(folder, plan, facts):
         rows.append(row)
@@ -150,15 +156,18 @@ def _follow(events: Any, progress: Progress, bars: dict[str, Any], folder: Path)
     elif event["event"] == "done":
         progress.update(bars[task], visible=False)
         progress.advance(bars["all"])
-    if event["event"] in ("trained", "done"):
+    if event["event"] in ("note", "skipped", "trained", "done"):
         with (folder / "log.jsonl").open("a", encoding="utf-8") as file:
             file.write(json.dumps({"task": task, "time": time.strftime("%H:%M:%S"), **event}) + "\n")
 
 
 def _raise_first(futures: list[Future[None]]) -> None:
     for future in futures:
-        if future.done() and future.exception() is not None:
-            raise future.exception()
+        if not future.done() or (error := future.exception()) is None:
+            continue
+        if isinstance(error, BrokenProcessPool):
+            raise ValueError("a process of the study was killed (too little memory? lower --jobs): go on with --resume") from error
+        raise error
 
 
 def _merge(study: Study, folder: Path) -> None:
@@ -190,7 +199,7 @@ def _started_with(folder: Path) -> tuple[str, tuple[str, ...], tuple[int, ...], 
 def _write_config(folder: Path, study: Study, claim: str, started: dict[str, Any], facts: dict[str, str]) -> None:
     base = study.base
     classes = {"glyphs": base.characters, "moving": f"moving {base.question}"}.get(base.dataset, base.dataset)
-    found = {"chance": 1 / len(answers(base))} if base.dataset in DRAWN else {}
+    found = {} if (count := class_count(base)) is None else {"chance": 1 / count}
     told = {"name": folder.name, "recipe": started["recipe"], "claim": claim, **facts, "dirty": facts["commit"].endswith("+dirty")}
     told |= {
         "machine": cli.machine(),
@@ -201,49 +210,17 @@ def _write_config(folder: Path, study: Study, claim: str, started: dict[str, Any
         "seconds": _seconds(folder),
     }
     told |= {"encodings": study.encodings, "seeds": study.seeds, "study": dataclasses.asdict(study), "started": started}
-    _write_json(folder / "config.json", told)
+    publish(folder / "config.json", json.dumps(told, indent=2))
 
 
 def _update_config(folder: Path, **changes: Any) -> None:
-    _write_json(folder / "config.json", json.loads((folder / "config.json").read_text()) | changes)
-
-
-def _write_json(path: Path, value: dict[str, Any]) -> None:
-    path.with_name(f".{path.name}.tmp").write_text(json.dumps(value, indent=2))
-    os.replace(path.with_name(f".{path.name}.tmp"), path)
+    publish(folder / "config.json", json.dumps(json.loads((folder / "config.json").read_text()) | changes, indent=2))
 
 
 def _seconds(folder: Path) -> float:
     """Wall time that the study has taken so far."""
     path = folder / "config.json"
     return float(json.loads(path.read_text()).get("seconds", 0.0)) if path.exists() else 0.0
-
-
-def _samples(study: Study, path: Path) -> None:
-    """One input at every size, each test in a row, at true pixels; of a clip or volume four frames or slices."""
-    if study.base.dataset not in DRAWN:
-        return
-    gap, base = 8, study.base
-    cases = [[at for at, *_ in study.plan() if at.test == test] for test in base.measured_tests]
-    rows = [[_flat(test_set(base, at, 20)[0][5][0]) for at in row] for row in cases]
-    tall = [max(picture.height for picture in row) for row in rows]
-    wide = max(gap + sum(picture.width + gap for picture in row) for row in rows)
-    sheet, top = Image.new("RGB", (wide, gap + sum(gap + height for height in tall)), "white"), gap
-    for row, height in zip(rows, tall):
-        left = gap
-        for picture in row:
-            sheet.paste(picture, (left, top))
-            left += picture.width + gap
-        top += gap + height
-    sheet.save(path)
-
-
-def _flat(sample: Tensor) -> Image.Image:
-    """A picture of an input `[C, H, W]` or `[C, T, H, W]`, uint8."""
-    if sample.ndim == 4:
-        shown = torch.linspace(0, sample.shape[1] - 1, SHOWN).round().long()
-        sample = sample[:, shown].transpose(1, 2).flatten(2)  # [C, H, SHOWN · W]
-    return Image.fromarray(sample.expand(3, -1, -1).permute(1, 2, 0).numpy())
 
 
 if __name__ == "__main__":

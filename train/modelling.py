@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
-import os
+import dataclasses
+import json
 from pathlib import Path
 from typing import Any
 
+import safetensors.torch
 import timm
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor, nn
 
 import models
-from rope_nd import list_encodings, wrap
+from rope_nd import hub, list_encodings, wrap
 from rope_nd._check import choose
+from rope_nd.wrapping.families import wrapped_trunk
 from rope_nd.wrapping.inflation import TubeEmbed
 from train.cases import trained
 from train.config import Config, pairs
 from train.data import class_count
+from train.durable import publish
 from train.rules import scaling_of
 
 
@@ -84,13 +88,12 @@ def token_size(model: nn.Module) -> tuple[int, ...]:
 
 
 def save(model: nn.Module, config: Config, folder: Path) -> None:
-    """Write the weights and the config; each file is whole or not there."""
+    """Write the weights, and beside the config what `rope_nd.hub.load(folder)` needs; each file is whole or as it was."""
     folder.mkdir(parents=True, exist_ok=True)
     weights = {name: value.detach().cpu().contiguous() for name, value in model.state_dict().items()}
-    save_file(weights, folder / ".model.tmp")
-    (folder / ".config.tmp").write_text(config.to_json())
-    os.replace(folder / ".config.tmp", folder / "config.json")
-    os.replace(folder / ".model.tmp", folder / "model.safetensors")
+    rebuilt = hub.describe(model) if wrapped_trunk(model) is not None else {}
+    publish(folder / "config.json", json.dumps({"train": dataclasses.asdict(config), **rebuilt}, indent=2))
+    publish(folder / "model.safetensors", lambda file: file.write(safetensors.torch.save(weights)))
 
 
 def load(folder: Path, **scaled: Any) -> tuple[nn.Module, Config]:

@@ -4,7 +4,7 @@ python -m train.report runs/digits                            # the table in the
 python -m train.report runs/digits runs/more --out results/x  # several runs put together
 
 A cell is the mean ± the sample standard deviation over seeds. The best scaling of an encoding is chosen on the same test
-pictures that are reported, at the largest size measured under all its scalings, so it is a little optimistic.
+inputs that are reported, at the largest size measured under all its scalings, so it is a little optimistic.
 """
 
 import base64
@@ -31,9 +31,10 @@ from train.rows import COLUMNS, TESTS, Row, Run, chance_of, join, read_rows, rea
 __all__ = ["Row", "Run", "print_table", "read_rows", "read_run", "report"]
 NOTE = (
     "Accuracy in %: mean ± sample standard deviation over seeds. Bold: the highest mean of its column among the rows shown, which "
-    "is not a test of significance. The best scaling of an encoding is chosen on these same test pictures, at the largest size "
-    "that all its scalings have, so it is a little optimistic. Upper bound: the same models on the true crop of the canvas."
+    "is not a test of significance. The best scaling of an encoding is chosen on these same test inputs, at the largest size "
+    "that all its scalings have, so it is a little optimistic."
 )
+BOUND = " Upper bound: the same models on the true crop of the canvas."
 
 
 @dataclass(frozen=True)
@@ -48,6 +49,11 @@ class Table:
 
 def title(runs: Sequence[Run]) -> str:
     return " + ".join(str(run.config["name"]) for run in runs)
+
+
+def note(rows: Sequence[Row]) -> str:
+    """What is to be known of the tables."""
+    return NOTE + BOUND * any(row.upper is not None for row in rows)
 
 
 def encodings(rows: Sequence[Row]) -> list[str]:
@@ -128,19 +134,15 @@ def grid(header: Sequence[str], cells: Sequence[Sequence[str]]) -> list[str]:
 
 
 def markdown(runs: Sequence[Run], rows: Sequence[Row], chance: float | None) -> str:
-    lines = [f"# {title(runs)}", "", NOTE, ""]
+    lines = [f"# {title(runs)}", "", note(rows), ""]
     for table in tabulate_all(rows, chance):
         bold = [
             [f"**{text}**" if (i, j) in table.best else text for j, text in enumerate(line)] for i, line in enumerate(table.cells)
         ]
         lines += [f"## {table.test}", "", *grid(table.header, bold), ""]
     if facts := training(runs):
-        lines += [
-            "## training",
-            "",
-            *grid(["encoding", "models", "parameters", "steps", "seconds", "waiting for data (%)"], facts),
-            "",
-        ]
+        header = ["encoding", "models", "parameters", "steps", "seconds", "waiting for data (%)"]
+        lines += ["## training", "", *grid(header, facts), ""]
     lines += ["## runs", ""]
     for run in runs:
         lines += [*provenance(run), ""]
@@ -178,7 +180,7 @@ def page(runs: Sequence[Run], rows: Sequence[Row], chance: float | None) -> str:
     pictures = [path.read_bytes() for path in (run.folder / "samples.png" for run in runs) if path.exists()]
     tests = [(test, [row for row in rows if row.test == test]) for test in TESTS]
     data = {
-        "note": NOTE,
+        "note": note(rows),
         "tests": [page_test(test, part, chance if test != "sequence" else None) for test, part in tests if part],
         "looks": plots.looks(encodings(rows)),
         "runs": [run.config for run in runs],

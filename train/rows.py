@@ -1,10 +1,12 @@
 """The rows of runs, read and written: rows.csv and sequence.csv, one measurement a line; a ValueError names what to mend."""
 
 import csv
+import io
 import json
 import math
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import MISSING, asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -129,7 +131,7 @@ def read_rows(path: Path) -> list[Row]:
     if not path.is_file():
         raise ValueError(f"{path} is missing: run the study first, or check the name")
     rows = []
-    with path.open(encoding="utf-8", newline="") as file:
+    with io.StringIO(text_of(path), newline="") as file, _readable(path):
         lines = csv.DictReader(file, restkey="", restval=None)
         known = [name for name in COLUMNS if name in (lines.fieldnames or ())]
         if missing := [name for name in REQUIRED if name not in known]:
@@ -162,10 +164,26 @@ def write_csv(path: Path, columns: Sequence[str], rows: Iterable[dict[str, Any]]
     os.replace(temporary, path)
 
 
+@contextmanager
+def _readable(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except csv.Error as error:
+        raise ValueError(f"{path} is no CSV file ({error}): mend or remove it") from None
+
+
+def text_of(path: Path) -> str:
+    """The text of a file, in UTF-8, line ends as they are."""
+    try:
+        return path.read_bytes().decode("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path} cannot be read as text ({error}): mend or remove it") from None
+
+
 def read_json(text: str, where: str) -> dict[str, Any]:
     try:
         value = json.loads(text, parse_constant=str)
-    except json.JSONDecodeError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"{where} is not JSON ({error}): mend or remove it") from None
     if not isinstance(value, dict):
         raise ValueError(f"{where} is not a JSON object: mend or remove it")
@@ -178,8 +196,8 @@ def read_run(folder: Path) -> Run:
         raise ValueError(f"{folder} is not a folder: give the folder of a run, such as runs/NAME")
     config, log, sequence = folder / "config.json", folder / "log.jsonl", folder / "sequence.csv"
     rows = read_rows(folder / "rows.csv") + (read_rows(sequence) if sequence.exists() else [])
-    settings = read_json(config.read_text("utf-8"), str(config)) if config.exists() else {}
-    lines = log.read_text("utf-8").splitlines() if log.exists() else []
+    settings = read_json(text_of(config), str(config)) if config.exists() else {}
+    lines = text_of(log).splitlines() if log.exists() else []
     events = [read_json(line, f"{log} line {i}") for i, line in enumerate(lines, 1) if line.strip()]
     return Run(folder, rows, {"name": folder.name, **settings}, [event for event in events if event.get("event") == "trained"])
 

@@ -38,8 +38,8 @@ from rope_nd.wrapping import Wrapped
 from rope_nd.wrapping.attention import WrappedAttention
 from rope_nd.wrapping.model import Settings
 from train import cli
-from train.engine import optimizer
 from train.evaluate import interval
+from train.optimisation import optimizer
 from train.rules import Rule
 
 STRETCHES = "none", "pi", "ntk", "dynamic_ntk", "yarn", "llama3"  # all the same up to the trained length

@@ -89,7 +89,7 @@ def test_mixed_starts_as_the_paper_in_two_dimensions():
 
 @pytest.mark.parametrize("noise", [0.0, 1e-15, -1e-15, 1e-8])
 def test_of_pairs_equally_fast_the_first_stay_whatever_the_rounding(noise):
-    """Simplex directions have one speed a scale; equal components say nothing of the axis a pair looks along, so it is the first."""
+    """Simplex directions have one speed a scale; equal components name no axis, so it is the first."""
     table = simplex(6, 2, theta=100.0)
     table = table * (1 + noise * torch.tensor([1, -1, 1, -1, 1, -1]).double()[:, None])
     assert torch.equal(fastest(table, 0.5) != 0, fastest(simplex(6, 2, theta=100.0), 0.5) != 0)

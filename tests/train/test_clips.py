@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from train import __main__ as train_main
-from train import cli, evaluate, extrapolate, plots, precision, report
+from train import cli, evaluate, extrapolate, plots, precision, report, samples
 from train.cases import Case, case, places, seen, spacing, trained
 from train.config import Config
 from train.data import Drawn, answers, order, training_set
@@ -359,7 +359,7 @@ def test_a_small_study_trains_tests_and_reports(name, kind, tmp_path, monkeypatc
     study = dataclasses.replace(study, base=base, encodings=tuple(labels), seeds=(0,), ratios=ratios, samples=12)
     (tmp_path / "parts").mkdir()
     extrapolate._write_config(tmp_path, study, "A claim.", {"recipe": name}, FACTS)
-    extrapolate._samples(study, tmp_path / "samples.png")
+    samples.sheet(study, tmp_path / "samples.png")
     rows = []
     for config in study.models():
         rows += extrapolate._model(tmp_path / f"{config.title}-0", FACTS, lambda event: None, study, config)

@@ -12,7 +12,9 @@ from PIL import Image
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-from train import cli
+from rope_nd import hub
+from train import checkpoint, cli
+from train.checkpoint import CheckpointError
 from train.retrofit import __main__ as command
 from train.retrofit import model as models
 from train.retrofit import schedule, state, weights
@@ -219,14 +221,14 @@ def test_a_run_that_was_interrupted_ends_with_the_same_weights(run, ema):
 def test_a_torn_checkpoint_is_not_seen_and_one_of_another_run_is_refused(run):
     config = run("torn", stop_after=2)
     Retrofit(config).fit()
-    (config.output / ".checkpoint-0000004.tmp").mkdir()
-    assert [path.name for path in state.checkpoints(config.output)] == ["checkpoint-0000002"]
-    found = state.read(config, config.output)
+    (config.output / "checkpoints" / ".step-000000004.tmp").mkdir()
+    found, _ = state.read(config, config.output)
     assert found is not None and found.step == 2
+    assert [path.name for path in checkpoint.steps(config.output / "checkpoints")] == ["step-000000002"]
     with pytest.raises(ValueError, match=r"lr=0\.0003, not 0\.1"):
         state.read(dataclasses.replace(config, lr=0.1), config.output)
-    (config.output / "checkpoint-0000002" / "weights.safetensors").write_bytes(b"no")
-    with pytest.raises(ValueError, match="not a readable checkpoint"):
+    (config.output / "checkpoints" / "step-000000002" / "weights.safetensors").write_bytes(b"no")
+    with pytest.raises(CheckpointError, match=r"weights\.safetensors: cut off"):
         state.read(config, config.output)
 
 
@@ -235,6 +237,9 @@ def test_a_part_of_the_table_can_stay(run):
     Retrofit(config).fit()
     model, _ = models.load(config.output)
     assert model.wrapped.absolute == 0.5 and model.encoding.strength == (1.0, 1.0)
+    again, images = hub.load(config.output), torch.randn(1, 3, 40, 48)  # by the library alone
+    with torch.no_grad():
+        torch.testing.assert_close(again(images), model(images), rtol=0, atol=0)
 
 
 def test_a_run_leaves_its_config_its_fidelity_and_pictures(run):

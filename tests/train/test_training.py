@@ -3,6 +3,7 @@
 import csv
 import dataclasses
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 import torch
 from PIL import Image
 
+from rope_nd import hub
 from train import __main__ as train_main
 from train import cli, evaluate, extrapolate
 from train.cases import case
@@ -76,9 +78,18 @@ def test_evaluating_at_the_training_size_gives_exactly_what_training_printed(tmp
         assert all(row.low <= row.accuracy <= row.high for row in rows) and (rows[0].upper is None) == (test == "zoom")
 
 
+def test_a_run_loads_by_the_library_alone(tmp_path):
+    trainer = Trainer(tiny(encoding="mixed"), tmp_path)
+    trainer.fit()
+    images = torch.randn(2, 3, 32, 48)
+    with torch.no_grad():
+        torch.testing.assert_close(hub.load(tmp_path)(images), trainer.model.eval()(images), rtol=0, atol=0)
+
+
 def test_the_upper_bound_is_that_of_the_weights_now_in_the_folder(tmp_path):
     found = []
     for steps in (1, 40):
+        shutil.rmtree(tmp_path / "checkpoints", ignore_errors=True)
         Trainer(tiny(steps=steps, opt="muon", lr=1e-2, train_samples=400), tmp_path).fit()
         row = next(evaluate.measure(tmp_path, [(case(tiny(), "canvas", 1.5), 60, [("none",)])], {"command": "", "commit": ""}))
         model, config = load(tmp_path)

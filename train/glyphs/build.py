@@ -23,6 +23,7 @@ from pathlib import Path
 import numpy as np
 from fontTools.ttLib import TTFont
 
+from train.archives import unpack
 from train.glyphs.draw import CLASSES, Font, glyph, span
 from train.glyphs.outline import rebuild
 
@@ -73,7 +74,7 @@ def fetch(folder: Path) -> dict[str, tuple[str, Path]]:
         name, version = subprocess.run(
             ["dpkg-deb", "-W", "--showformat", "${Package} ${Version}", archive], check=True, capture_output=True, text=True
         ).stdout.split()
-        subprocess.run(["dpkg-deb", "-x", archive, folder / name], check=True)
+        unpack(archive, folder / name)
         found[name] = version, folder / name
     return found
 

@@ -5,6 +5,7 @@ read_clip("frames/", source_fps=25, count=8)            # a folder of pictures; 
 read_volume("brain.nii.gz")                             # Volume: voxels float32 [C, D, H, W], spacing [3] mm, affine
 read_volume("series/")                                  # a folder of DICOM slices
 ClipFolder("videos/train", count=8, fps=8, size=112)    # one folder a class; VolumeFolder alike
+VolumeFolder("scans/train", spacing=(2, 2, 2))          # voxels averaged to about 2 mm; spaced=True gives each its true spacing
 MedMNIST("organmnist3d.npz", "train")                   # pictures or volumes
 """
 

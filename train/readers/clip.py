@@ -14,6 +14,7 @@ import numpy as np
 from torch import Tensor
 
 from rope_nd._check import choose
+from train.bad import MAX_PIXELS, BadFile
 from train.readers.sources import ARRAYS, Array, Frames, Layout, Source
 from train.readers.video import Backend, open_video
 
@@ -25,15 +26,23 @@ class Clip(NamedTuple):
 
 
 def open_clip(
-    path: Path, *, source_fps: float | None = None, layout: Layout = "thwc", backend: Backend = "auto", threads: int = 1
+    path: Path,
+    *,
+    source_fps: float | None = None,
+    layout: Layout = "thwc",
+    backend: Backend = "auto",
+    threads: int = 1,
+    max_pixels: int = MAX_PIXELS,
 ) -> Source:
     """What `read_clip` reads from, opened: see there."""
     choose("layout", layout, get_args(Layout))
     if not path.exists():
         raise ValueError(f"{path}: there is no such file or folder")
     if path.is_dir():
-        return Frames(path, source_fps)
-    return Array(path, source_fps, layout) if path.suffix.lower() in ARRAYS else open_video(path, backend, threads)
+        return Frames(path, source_fps, max_pixels)
+    if path.suffix.lower() in ARRAYS:
+        return Array(path, source_fps, layout, max_pixels)
+    return open_video(path, backend, threads, max_pixels)
 
 
 def sample(
@@ -69,7 +78,7 @@ def window(
     lasts = count / fps if count is not None and fps is not None else 0.0
     end = stop if stop is not None else start + lasts if lasts else source.duration
     if not 0 <= start < end or end >= source.duration + 1 / source.fps:
-        raise ValueError(f"{what}: {start:g} to {end:g} s were asked of a clip of {source.duration:g} s")
+        raise BadFile(f"{what}: {start:g} to {end:g} s were asked of a clip of {source.duration:g} s")
     if lasts > end - start + 1e-6:
         raise ValueError(f"{what}: {count} frames at {fps:g} a second last {lasts:g} s, but from {start:g} to {end:g} s were asked")
     return start, min(end, source.duration)
@@ -97,6 +106,7 @@ def read_clip(
     source_fps: float | None = None,
     layout: Layout = "thwc",
     backend: Backend = "auto",
+    max_pixels: int = MAX_PIXELS,
 ) -> Clip:
     """A clip of a video file, a folder of frames, or an .npy or .npz file.
 
@@ -107,9 +117,10 @@ def read_clip(
     source_fps  the rate of frame folders and arrays, which do not say
     layout      axes of an array with channels; one without is [T, H, W]
     backend     video files: torchcodec where it loads (it needs FFmpeg), otherwise PyAV
+    max_pixels  of a frame, or of all frames in an .npz file, by the header; more is an error
 
     The times are those at which the frames came on, from the first frame of the file; a frame that is seen longer than the sampling
     step comes twice, with one time.
     """
-    source = open_clip(Path(path), source_fps=source_fps, layout=layout, backend=backend)
+    source = open_clip(Path(path), source_fps=source_fps, layout=layout, backend=backend, max_pixels=max_pixels)
     return sample(source, path, seconds=seconds, frames=frames, count=count, fps=fps)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 from torchvision.transforms.v2 import functional as F  # type: ignore[import-untyped]
 
+from train.bad import MAX_PIXELS
 from train.readers.clip import Clip, open_clip, sample
 from train.readers.nifti import NIFTI
 from train.readers.sources import ARRAYS, PICTURES, Layout, natural
@@ -18,6 +19,7 @@ from train.readers.space import Volume
 from train.readers.video import Backend
 from train.readers.volume import read_volume
 
+NEAR = 0.2  # how far from the spacing that was asked for, over it
 VIDEOS = ".mp4", ".m4v", ".mov", ".mkv", ".webm", ".avi", ".mpg", ".mpeg", ".ts", ".flv", ".wmv", ".ogv", ".gif"
 
 
@@ -43,12 +45,13 @@ class ClipFolder(torch.utils.data.Dataset[tuple[Tensor, int]]):
         source_fps: float | None = None,
         layout: Layout = "thwc",
         backend: Backend = "auto",
+        max_pixels: int = MAX_PIXELS,
     ) -> None:
         if start not in ("first", "middle", "random"):
             raise ValueError(f"start {start!r}: choose first, middle or random")
         self.count, self.fps, self.start, self.seed = count, fps, start, seed
         self.size = (size, size) if isinstance(size, int) else size
-        self.source_fps, self.layout, self.backend = source_fps, layout, backend
+        self.told: dict[str, Any] = {"source_fps": source_fps, "layout": layout, "backend": backend, "max_pixels": max_pixels}
         self.classes, self.files, self.labels = scan(Path(root), is_clip, "clips")
 
     def __len__(self) -> int:
@@ -57,7 +60,7 @@ class ClipFolder(torch.utils.data.Dataset[tuple[Tensor, int]]):
     def read(self, index: int) -> Clip:
         """The clip, with its times in seconds."""
         path = self.files[index]
-        source = open_clip(path, source_fps=self.source_fps, layout=self.layout, backend=self.backend)
+        source = open_clip(path, **self.told)
         begin = 0.0
         if self.fps is not None and self.start != "first":
             share = 0.5 if self.start == "middle" else float(np.random.default_rng((self.seed, index)).random())
@@ -69,32 +72,61 @@ class ClipFolder(torch.utils.data.Dataset[tuple[Tensor, int]]):
         return self.read(index).frames, self.labels[index]
 
 
-class VolumeFolder(torch.utils.data.Dataset[tuple[Tensor, int]]):
+class VolumeFolder(torch.utils.data.Dataset[Any]):
     """Volumes (float32 [C, D, H, W], label) of NIfTI files and folders of DICOM slices.
 
-    size    voxels, (depth, height, width): the middle is cut out, and what is missing is filled with the least value
-    window  (low, high): values between them become -1 to 1, others are cut off; without it each volume gets mean 0 and deviation 1
+    size     voxels, (depth, height, width): the middle is cut out, and what is missing is filled with the least value
+    window   (low, high): values between them become -1 to 1, others are cut off; without it each volume gets mean 0 and deviation 1
+    spacing  millimetres along (z, y, x): voxels are averaged by the whole numbers that come nearest to it, never interpolated
+    exact    a volume whose voxels do not come within a fifth of `spacing` is an error; otherwise coarser ones stay as they are
+    spaced   samples are (volume, label, spacing float64 [3]), in millimetres, of the voxels that are given
 
     `classes` are the names of the folders, sorted; `read(i)` gives the volume as it is, with its spacing, which no option changes.
     """
 
     def __init__(
-        self, root: str | Path, *, size: tuple[int, int, int] | None = None, window: tuple[float, float] | None = None
+        self,
+        root: str | Path,
+        *,
+        size: tuple[int, int, int] | None = None,
+        window: tuple[float, float] | None = None,
+        spacing: tuple[float, float, float] | None = None,
+        exact: bool = False,
+        spaced: bool = False,
+        max_voxels: int = MAX_PIXELS,
     ) -> None:
         if window is not None and not window[0] < window[1]:
             raise ValueError(f"window {window}: give (low, high), low first")
-        self.size, self.window = size, window
+        if spacing is not None and (len(spacing) != 3 or min(spacing) <= 0):
+            raise ValueError(f"spacing {spacing}: give millimetres along (z, y, x), each above 0")
+        self.size, self.window, self.spacing, self.exact, self.spaced = size, window, spacing, exact, spaced
+        self.max_voxels = max_voxels
         self.classes, self.files, self.labels = scan(Path(root), is_volume, "volumes")
 
     def __len__(self) -> int:
         return len(self.files)
 
     def read(self, index: int) -> Volume:
-        return read_volume(self.files[index])
+        return read_volume(self.files[index], max_voxels=self.max_voxels)
 
-    def __getitem__(self, index: int) -> tuple[Tensor, int]:
-        voxels = levels(self.read(index).voxels, self.window)
-        return voxels if self.size is None else middle(voxels, self.size), self.labels[index]
+    def __getitem__(self, index: int) -> Any:
+        volume = self.read(index)
+        by = self._by(volume.spacing.tolist(), self.files[index])
+        voxels = levels(volume.voxels, self.window)
+        if self.size is not None:
+            voxels = middle(voxels, tuple(n * k for n, k in zip(self.size, by)))
+        sample = averaged(voxels, by), self.labels[index]
+        return (*sample, volume.spacing * torch.tensor(by)) if self.spaced else sample
+
+    def _by(self, own: list[float], path: Path) -> tuple[int, ...]:
+        """How many voxels of a file are averaged along each axis."""
+        if self.spacing is None:
+            return (1, 1, 1)
+        by = tuple(max(1, round(wanted / mm)) for wanted, mm in zip(self.spacing, own))
+        if self.exact and any(abs(mm * k / wanted - 1) > NEAR for mm, k, wanted in zip(own, by, self.spacing)):
+            has, asked = (" x ".join(f"{mm:g}" for mm in given) for given in (own, self.spacing))
+            raise ValueError(f"{path}: its voxels are {has} mm and cannot be averaged to {asked} mm: finer volumes are needed")
+        return by
 
 
 def scan(root: Path, wanted: Callable[[Path], bool], what: str) -> tuple[list[str], list[Path], list[int]]:
@@ -137,7 +169,17 @@ def levels(voxels: Tensor, window: tuple[float, float] | None) -> Tensor:
     return (voxels - voxels.mean()) / voxels.std().clamp_min(1e-6)
 
 
-def middle(voxels: Tensor, size: tuple[int, int, int]) -> Tensor:
+def averaged(voxels: Tensor, by: tuple[int, ...]) -> Tensor:
+    """Means of blocks [C, D, H, W] -> [C, D / z, H / y, W / x]; what is left over at the end of an axis is cut off."""
+    if max(by) == 1:
+        return voxels
+    for axis, k in enumerate(by, start=1):
+        whole = voxels.shape[axis] // k
+        voxels = voxels.narrow(axis, 0, whole * k).unflatten(axis, (whole, k)).mean(axis + 1)
+    return voxels
+
+
+def middle(voxels: Tensor, size: tuple[int, ...]) -> Tensor:
     """The middle of a volume [C, D, H, W], cut out or filled up with the least value: [C, d, h, w]."""
     filled = voxels.new_full((len(voxels), *size), float(voxels.min()))
     for axis, want in enumerate(size, start=1):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import zipfile
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,8 +10,11 @@ from typing import Literal
 
 import numpy as np
 import torch
-from PIL import Image
 from torch import Tensor
+
+from train import bad
+from train.bad import BadFile, check_size, naming
+from train.readers.packed import Packed, header
 
 PICTURES = ".png", ".jpg", ".jpeg", ".bmp", ".webp", ".tif", ".tiff"
 ARRAYS = ".npy", ".npz"
@@ -72,61 +74,61 @@ class Still(Timed):
 class Frames(Still):
     """A folder of pictures, in natural order of their names: 2.png before 10.png."""
 
-    def __init__(self, folder: Path, fps: float | None) -> None:
+    def __init__(self, folder: Path, fps: float | None, most: int) -> None:
+        self.most = most
         self.files = sorted((f for f in folder.iterdir() if f.suffix.lower() in PICTURES), key=natural)
         if not self.files:
             raise ValueError(f"{folder}: no pictures in it ({', '.join(PICTURES)})")
         super().__init__(len(self.files), folder, fps)
 
     def take(self, numbers: Sequence[int]) -> Tensor:
-        pictures = [picture(self.files[n]) for n in numbers]
+        pictures = [picture(self.files[n], self.most) for n in numbers]
         for n, drawn in zip(numbers, pictures):
             if drawn.shape != pictures[0].shape:
                 first = self.files[numbers[0]].name
-                raise ValueError(f"{self.files[n]}: {drawn.shape[:2]} pixels, but {first} has {pictures[0].shape[:2]}")
+                raise BadFile(f"{self.files[n]}: {drawn.shape[:2]} pixels, but {first} has {pictures[0].shape[:2]}")
         return torch.from_numpy(np.stack(pictures)).permute(0, 3, 1, 2)
 
 
 class Array(Still):
-    """An .npy file, or an .npz file with one array, or one named `frames` beside the number `fps`."""
+    """An .npy file, or an .npz file with one array, or one named `frames` beside the number `fps`.
 
-    def __init__(self, path: Path, fps: float | None, layout: Layout) -> None:
-        found, stored = arrays(path)
+    `most`: pixels of a frame in an .npy file, of which only the frames asked for are read, and of all frames in an .npz file.
+    """
+
+    def __init__(self, path: Path, fps: float | None, layout: Layout, most: int) -> None:
+        found, stored = arrays(path, most)
         if found.dtype != np.uint8 or found.ndim not in (3, 4) or not found.size:
-            raise ValueError(f"{path}: {found.dtype} {list(found.shape)}: a clip is uint8 [T, H, W] or, with channels, {layout!r}")
+            raise BadFile(f"{path}: {found.dtype} {list(found.shape)}: a clip is uint8 [T, H, W] or, with channels, {layout!r}")
         axes = [layout.index(axis) for axis in "tchw"]
         self.frames = found[:, None] if found.ndim == 3 else found.transpose(axes)  # [T, C, H, W], not read yet if it is an .npy
         if self.frames.shape[1] not in (1, 3):
-            raise ValueError(f"{path}: {list(found.shape)} read as {layout!r} has {self.frames.shape[1]} channels: give layout=")
+            raise BadFile(f"{path}: {list(found.shape)} read as {layout!r} has {self.frames.shape[1]} channels: give layout=")
         super().__init__(len(self.frames), path, stored if fps is None else fps)
 
     def take(self, numbers: Sequence[int]) -> Tensor:
         return torch.from_numpy(np.ascontiguousarray(self.frames[list(numbers)]))
 
 
-def arrays(path: Path) -> tuple[np.ndarray, float | None]:
+def arrays(path: Path, most: int) -> tuple[np.ndarray, float | None]:
     """The frames of an array file, and its rate if it holds one. Nothing is unpickled."""
-    try:
-        held = np.load(path, mmap_mode="r" if path.suffix == ".npy" else None, allow_pickle=False)
-        if isinstance(held, np.ndarray):
-            return held, None
-        with held:
-            names = [name for name in held.files if name != "fps"]
+    with naming(f"{path}: cannot be read as a clip"):
+        if path.suffix.lower() == ".npy":
+            with path.open("rb") as file:
+                check_size(header(file)[0][1:3], most)
+            return np.load(path, mmap_mode="r", allow_pickle=False), None
+        with Packed(path) as held:
+            names = [name for name in held.names if name != "fps"]
             if "frames" not in names and len(names) != 1:
-                raise ValueError(f"holds {', '.join(held.files) or 'nothing'}; one array, or one named frames, was expected")
-            rate = float(held["fps"]) if "fps" in held.files else None
-            return held["frames" if "frames" in names else names[0]], rate
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
-        raise ValueError(f"{path}: cannot be read as a clip: {error}") from None
+                raise ValueError(f"holds {', '.join(held.names) or 'nothing'}; one array, or one named frames, was expected")
+            rate = float(held.read("fps", 1)) if "fps" in held.names else None
+            return held.read("frames" if "frames" in names else names[0], most, axes=3), rate
 
 
-def picture(path: Path) -> np.ndarray:
-    """A picture, uint8 [H, W, 3]."""
-    try:
-        with Image.open(path) as image:
-            return np.asarray(image.convert("RGB"))
-    except (OSError, SyntaxError, ValueError) as error:
-        raise ValueError(f"{path}: cannot be read as a picture: {error}") from None
+def picture(path: Path, most: int) -> np.ndarray:
+    """A picture of at most so many pixels, uint8 [H, W, 3]."""
+    with naming(f"{path}: cannot be read as a picture"), path.open("rb") as file:
+        return np.asarray(bad.picture(file, most).convert("RGB"))
 
 
 def natural(path: Path) -> list[tuple[int, str]]:

@@ -14,6 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from train.bad import BadFile
+
 
 class Volume(NamedTuple):
     voxels: Tensor  # float32 [C, D, H, W]
@@ -25,7 +27,7 @@ def canonical(data: np.ndarray, affine: np.ndarray, what: Any) -> Volume:
     """Voxels [I, J, K, C], and what takes (i, j, k, 1) to right, anterior, superior, with axes swapped and flipped to (z, y, x)."""
     lengths = np.linalg.norm(affine[:3, :3], axis=0)
     if not np.isfinite(affine).all() or (lengths <= 0).any() or abs(np.linalg.det(affine[:3, :3] / lengths)) < 1e-6:
-        raise ValueError(f"{what}: the directions of its axes make no sense: {affine[:3].tolist()}")
+        raise BadFile(f"{what}: the directions of its axes make no sense: {affine[:3].tolist()}")
     cosines = affine[:3, :3] / lengths  # [RAS, ijk]
     best = max(permutations(range(3)), key=lambda axes: sum(abs(cosines[way, axis]) for way, axis in enumerate(axes)))
     move = np.zeros((4, 4))  # from (z, y, x, 1) to (i, j, k, 1)

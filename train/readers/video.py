@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from rope_nd._check import choose
+from train.bad import BadFile, check_size, naming
 from train.readers.need import need
 from train.readers.sources import Source, Timed
 
@@ -18,13 +19,13 @@ Backend = Literal["auto", "torchcodec", "pyav"]
 STREAMS = ".ts", ".m2ts", ".mts", ".mpg", ".mpeg", ".vob"  # without an index: in these torchcodec lands behind what was asked for
 
 
-def open_video(path: Path, backend: Backend, threads: int) -> Source:
+def open_video(path: Path, backend: Backend, threads: int, most: int) -> Source:
     choose("backend", backend, get_args(Backend))
     if backend == "auto" and path.suffix.lower() in STREAMS:
-        return Av(path, threads)
+        return Av(path, threads, most)
     if backend != "pyav" and (decoder := torchcodec(path, threads, must=backend == "torchcodec")) is not None:
-        return Codec(path, decoder)
-    return Av(path, threads)
+        return Codec(path, decoder, most)
+    return Av(path, threads, most)
 
 
 def torchcodec(path: Path, threads: int, must: bool) -> Any:
@@ -37,7 +38,7 @@ def torchcodec(path: Path, threads: int, must: bool) -> Any:
             raise
     except (RuntimeError, ValueError) as error:
         if "Could not load libtorchcodec" not in str(error):
-            raise ValueError(f"{path}: cannot be read as a video: {error}") from None
+            raise BadFile(f"{path}: cannot be read as a video: {error}") from None
         if must:
             raise ImportError("torchcodec finds no FFmpeg that it knows: install FFmpeg, or use backend='pyav'") from error
     return None
@@ -46,10 +47,12 @@ def torchcodec(path: Path, threads: int, must: bool) -> Any:
 class Codec(Source):
     """A file that torchcodec reads."""
 
-    def __init__(self, path: Path, decoder: Any) -> None:
+    def __init__(self, path: Path, decoder: Any, most: int) -> None:
         facts, self.path, self.decoder = decoder.metadata, path, decoder
+        with naming(f"{path}: cannot be read as a video"):
+            check_size((facts.height, facts.width), most)
         if not facts.num_frames:
-            raise ValueError(f"{path}: holds no video frames")
+            raise BadFile(f"{path}: holds no video frames")
         self.begin, self.length, self.fps = facts.begin_stream_seconds, facts.num_frames, facts.average_fps
         self.duration = facts.end_stream_seconds - self.begin
 
@@ -57,7 +60,7 @@ class Codec(Source):
         try:
             found = ask(*given)
         except RuntimeError as error:
-            raise ValueError(f"{self.path}: cannot be decoded: {error}") from None
+            raise BadFile(f"{self.path}: cannot be decoded: {error}") from None
         return found.data, found.pts_seconds - self.begin
 
     def at(self, numbers: Sequence[int]) -> tuple[Tensor, Tensor]:
@@ -79,25 +82,23 @@ class Codec(Source):
 class Av(Timed):
     """A file that PyAV reads: the presentation times of all packets first, then the frames asked for, from the key frame before."""
 
-    def __init__(self, path: Path, threads: int) -> None:
-        self.av, self.path, self.threads = need("av", "video"), path, threads
+    def __init__(self, path: Path, threads: int, most: int) -> None:
+        self.av, self.path, self.threads, self.most = need("av", "video"), path, threads, most
         self.stamps, step, last = self._guarded(self._scan)
         if not self.stamps:
-            raise ValueError(f"{path}: holds no video frames")
+            raise BadFile(f"{path}: holds no video frames")
         self.times = np.array([float((stamp - self.stamps[0]) * step) for stamp in self.stamps])
         self.duration = self.times[-1] + float(last * step) or 1.0  # a lone frame that does not say lasts a second
         self.length, self.fps = len(self.stamps), len(self.stamps) / self.duration
 
     def _guarded(self, read: Callable[..., Any], *given: Any) -> Any:
-        try:
-            with self.av.open(str(self.path)) as container:
-                if not container.streams.video:
-                    raise ValueError(f"{self.path}: holds no video stream")
-                stream = container.streams.video[0]
-                stream.codec_context.thread_count = self.threads
-                return read(container, stream, *given)
-        except self.av.error.FFmpegError as error:
-            raise ValueError(f"{self.path}: cannot be read as a video: {error}") from None
+        with naming(f"{self.path}: cannot be read as a video"), self.av.open(str(self.path)) as container:
+            if not container.streams.video:
+                raise BadFile(f"{self.path}: holds no video stream")
+            stream = container.streams.video[0]
+            stream.codec_context.thread_count = self.threads
+            check_size((stream.codec_context.height, stream.codec_context.width), self.most)
+            return read(container, stream, *given)
 
     def _scan(self, container: Any, stream: Any) -> tuple[list[int], Any, int]:
         """Presentation times, their unit in seconds, and how long the last frame is seen; decoded only if packets do not tell."""
@@ -117,7 +118,7 @@ class Av(Timed):
         if len(found) < len(wanted):  # not every file can be searched: from the beginning
             found = self._guarded(self._decode, wanted, None)
         if missing := sorted(wanted - found.keys()):
-            raise ValueError(f"{self.path}: {len(missing)} of {len(wanted)} frames cannot be decoded: the file is damaged")
+            raise BadFile(f"{self.path}: {len(missing)} of {len(wanted)} frames cannot be decoded: the file is damaged")
         return torch.from_numpy(np.stack([found[self.stamps[n]] for n in numbers])).permute(0, 3, 1, 2)
 
     def _decode(self, container: Any, stream: Any, wanted: set[int], begin: int | None) -> dict[int, np.ndarray]:

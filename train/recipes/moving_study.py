@@ -1,4 +1,4 @@
-"""The recipe `moving` with three seeds and more test clips. Being measured: no numbers yet.
+"""The recipe `moving` with three seeds and more test clips. Seeds 0 and 1 are told of there; the third is still to be run.
 
 python -m train.extrapolate --recipe moving_study
 """

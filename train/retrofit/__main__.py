@@ -23,6 +23,8 @@ def main(config: Annotated[Config, tyro.conf.arg(name="")]) -> None:
             for row in event.get("rows", ()):
                 told = f"step {row['step']}, {row['size']} px: patches {row['patches']:.4f}, pooled {row['pooled']:.4f}"
                 progress.console.print(f"{told}, {row['seconds']:.0f} s")
+            if "note" in event:
+                progress.console.print(event["note"], highlight=False, soft_wrap=True)
             if "loss" in event:
                 progress.update(bar, completed=event["step"], total=event["steps"], description=f"loss {event['loss']:.4f}")
 

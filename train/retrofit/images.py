@@ -11,7 +11,9 @@ from PIL import Image
 from torch import Tensor
 from torchvision.transforms import functional as tv
 
-from train.retrofit.schedule import draws
+from train import bad
+from train.bad import naming
+from train.draws import draws
 
 ENDINGS = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".ppm", ".tif", ".tiff")
 WHITE = (255, 255, 255)
@@ -38,14 +40,12 @@ def split(root: Path, held: float = 0.1) -> tuple[list[Path], list[Path]]:
 
 
 def opened(path: Path, background: tuple[int, int, int] = WHITE) -> Image.Image:
-    """A file as an RGB image; where it is transparent, on `background`."""
-    try:
-        with Image.open(path) as file:
-            if file.mode in ("RGB", "L") and "transparency" not in file.info:
-                return file.convert("RGB")
-            picture = file.convert("RGBA")
-    except (OSError, ValueError, SyntaxError) as error:
-        raise ValueError(f"cannot read {path}: {error}") from None
+    """A file as an RGB image of at most MAX_PIXELS; where it is transparent, on `background`."""
+    with naming(f"cannot read {path}"), path.open("rb") as file:
+        found = bad.picture(file)
+        if found.mode in ("RGB", "L") and "transparency" not in found.info:
+            return found.convert("RGB")
+        picture = found.convert("RGBA")
     behind = Image.new("RGBA", picture.size, (*background, 255))
     return Image.alpha_composite(behind, picture).convert("RGB")
 

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import copy
-import os
+import json
 from pathlib import Path
 from typing import Any
 
+import safetensors.torch
 import timm
 import torch
-from safetensors.torch import save_file
 from torch import nn
 
-from rope_nd import fade, wrap
+from rope_nd import fade, hub, wrap
 from rope_nd.wrapping.families import wrapped_trunk
 from train.config import pairs
+from train.durable import publish
 from train.modelling import load_weights
 from train.retrofit.config import Config
 
@@ -106,12 +107,11 @@ def sizes(config: Config, model: Any) -> tuple[int, ...]:
 
 
 def save(model: nn.Module, config: Config, folder: Path) -> None:
-    """config.json and model.safetensors, each whole or not there."""
+    """model.safetensors, and beside the config what `rope_nd.hub.load(folder)` needs; each whole or as it was."""
     weights = {name: value.detach().cpu().contiguous() for name, value in model.state_dict().items()}
-    save_file(weights, folder / ".model.tmp")
-    (folder / ".config.tmp").write_text(config.to_json())
-    os.replace(folder / ".config.tmp", folder / "config.json")
-    os.replace(folder / ".model.tmp", folder / "model.safetensors")
+    told = {"retrofit": json.loads(config.to_json()), **hub.describe(model, pairs(config.model_kwargs, "model_kwargs"))}
+    publish(folder / "config.json", json.dumps(told, indent=2))
+    publish(folder / "model.safetensors", lambda file: file.write(safetensors.torch.save(weights)))
 
 
 def load(folder: Path) -> tuple[nn.Module, Config]:

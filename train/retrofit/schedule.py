@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import torch
 
+from train.draws import draws
 from train.retrofit.config import Config
 
 
@@ -33,14 +34,6 @@ def rate(step: int, config: Config) -> float:
         return config.lr * (step + 1) / config.warmup_steps
     done = (step - config.warmup_steps) / max(1, config.steps - 1 - config.warmup_steps)
     return config.final_lr + (config.lr - config.final_lr) * (1 + math.cos(math.pi * min(1.0, done))) / 2
-
-
-def draws(seed: int, *where: int) -> torch.Generator:
-    """The generator of one place in a run: a function of the seed and the place (step, image), and of nothing before it."""
-    mixed = seed
-    for number in where:
-        mixed = (mixed * 1_000_003 + number + 1) % (2**61 - 1)
-    return torch.Generator().manual_seed(mixed)
 
 
 def size(step: int, sizes: Sequence[int], seed: int) -> int:

@@ -1,19 +1,16 @@
-"""Checkpoints of a run: a folder that appears whole, by one rename, or not at all."""
+"""What a checkpoint of a retrofit holds; how it is written and read is `train.checkpoint`'s."""
 
 from __future__ import annotations
 
 import json
-import os
-import shutil
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from train import checkpoint
+from train.resume import check_same, find
 from train.retrofit.config import Config
 
 FREE = "stop_after", "threads", "output", "device", "save_every"  # may differ when a run goes on
@@ -33,49 +30,18 @@ class State:
 
 def write(state: State, config: Config, folder: Path) -> Path:
     """Write a checkpoint, and take away those before it."""
-    target = folder / f"checkpoint-{state.step:07d}"
-    temporary = folder / f".{target.name}.tmp"
-    shutil.rmtree(temporary, ignore_errors=True)
-    temporary.mkdir(parents=True)
-    save_file({name: value.detach().cpu().contiguous() for name, value in state.weights.items()}, temporary / "weights.safetensors")
-    if state.mean:
-        save_file({name: value.cpu().contiguous() for name, value in state.mean.items()}, temporary / "mean.safetensors")
-    torch.save(state.optimizer, temporary / "optimizer.pt")
-    told = {"step": state.step, "config": json.loads(config.to_json()), "rows": state.rows, "seconds": state.seconds}
-    (temporary / "state.json").write_text(json.dumps(told))
-    if target.exists():
-        shutil.rmtree(target)
-    os.replace(temporary, target)
-    for old in checkpoints(folder)[:-1]:
-        shutil.rmtree(old)
-    return target
+    tensors = {"weights": state.weights, **({"mean": state.mean} if state.mean else {})}
+    told = {"config": json.loads(config.to_json()), "progress": {"rows": state.rows, "seconds": state.seconds}}
+    given = {"tensors": tensors, "state": {"optimizer": state.optimizer}, "told": told}
+    return checkpoint.write(folder / "checkpoints", state.step, **given, keep=1)
 
 
-def checkpoints(folder: Path) -> list[Path]:
-    """Whole checkpoints, the last one last."""
-    return sorted(folder.glob("checkpoint-*"))
-
-
-def read(config: Config, folder: Path) -> State | None:
-    """The last checkpoint of a run, which must be one of this config; None if there is none."""
-    found = checkpoints(folder)
-    if not found:
-        return None
-    try:
-        told = json.loads((found[-1] / "state.json").read_text())
-        weights = load_file(found[-1] / "weights.safetensors")
-        mean = load_file(found[-1] / "mean.safetensors") if (found[-1] / "mean.safetensors").exists() else {}
-        optimizer = torch.load(found[-1] / "optimizer.pt", weights_only=True)
-    except (OSError, ValueError, SafetensorError) as error:
-        raise ValueError(f"{found[-1]}: not a readable checkpoint ({error}); delete it to begin anew") from None
-    _check_same(told["config"], json.loads(config.to_json()), found[-1])
-    return State(told["step"], weights, mean, optimizer, told["rows"], told["seconds"])
-
-
-def _check_same(old: dict[str, Any], new: dict[str, Any], where: Path) -> None:
-    differ = [name for name in new if name not in FREE and old.get(name) != new[name]]
-    if differ:
-        name = differ[0]
-        raise ValueError(
-            f"{where} is of a run with {name}={old.get(name)!r}, not {new[name]!r}: give another --output, or the same"
-        )
+def read(config: Config, folder: Path) -> tuple[State | None, list[str]]:
+    """The newest whole checkpoint of a run, which must be of this config, if there is one, and what is to be said of it."""
+    checkpoint.tidy(folder / "checkpoints")
+    found, notes = find(folder / "checkpoints", "auto")
+    if found is None:
+        return None, notes
+    check_same(found.told["config"], json.loads(config.to_json()), found.path, FREE)
+    progress = found.told["progress"]
+    return State(found.step, found.tensors["weights"], found.tensors.get("mean", {}), found.state["optimizer"], **progress), notes
