@@ -1,9 +1,9 @@
 """Which way does an O fly? Eight ways, clips of 8 frames of 32 px at 8 frames a second, one token a frame of 8 x 8 px.
 
 Chance is 12.5 %. Frames without their order tell the line that the O flies along, and not which way along it: who reads no more
-than that is right half of the time, so that only above 50 % time is surely read. Mixed
-rotation reads 90 % and factorised axial 76 (one seed), and all of that at four times the frame rate if time is in seconds; the
-others are at the half, which axial leaves some hundred steps later. 819 s on two cores; see results/moving.md.
+than that is right half of the time, so that only above 50 % time is surely read. Mixed rotation reads 90 % and factorised axial 76
+(one seed), and all of that at four times the frame rate if time is in seconds; the others are at the half, which axial leaves some
+hundred steps later. 819 s on two cores; see results/moving.md.
 
 Trained models are tested on longer clips, at higher frame rates and at more pixels; "true spacing" counts time in seconds and
 places in pixels of the training size, where all else counts frames and patches. Queries and keys are normed in all models.
