@@ -112,7 +112,7 @@ def load(source: str | Path, *, revision: str | None = None, **changes: Any) -> 
         raise ValueError(f"{folder}: no readable {CONFIG} and {WEIGHTS} there ({error})") from None
     if not isinstance(config, dict):
         raise ValueError(f"{folder / CONFIG}: a JSON object is expected, found {type(config).__name__}")
-    return _filled(build(config, **changes), weights, str(folder / WEIGHTS))
+    return fill(build(config, **changes), weights, str(folder / WEIGHTS)).eval()
 
 
 def push(model: nn.Module, repo_id: str, *, private: bool = False, message: str = "Upload model", **saved: Any) -> str:
@@ -193,15 +193,15 @@ def _timm(model: nn.Module, model_args: Mapping[str, Any]) -> dict[str, Any]:
     return {"model_args": dict(model_args), **found}
 
 
-def _filled(model: nn.Module, weights: Mapping[str, Tensor], where: str) -> nn.Module:
-    """The model with these weights, all of them, in evaluation mode."""
+def fill(model: nn.Module, weights: Mapping[str, Tensor], where: str) -> nn.Module:
+    """The model with these weights, all of them; those of another model, from `where`, are refused with the first difference."""
     own = model.state_dict()
     wrong = [f"{name} {list(t.shape)}" for name, t in weights.items() if name not in own or own[name].shape != t.shape]
     wrong += [f"no {name}" for name in own if name not in weights]
     if wrong:
         raise ValueError(f"{where}: weights of another model ({len(wrong)} differences, the first: {wrong[0]})")
     model.load_state_dict(weights)
-    return model.eval()
+    return model
 
 
 @torch.no_grad()
@@ -210,7 +210,7 @@ def _same(model: nn.Module, config: Mapping[str, Any], weights: Mapping[str, Ten
     mend = "say what timm.create_model was given, as model_args"
     try:
         with torch.random.fork_rng(devices=[]):
-            again = _filled(build(config), weights, "rebuilt")
+            again = fill(build(config), weights, "rebuilt")
     except ValueError as error:
         raise ValueError(f"{config['architecture']} cannot be built again ({error}): {mend}") from None
     first, trained = next(model.parameters()), model.training

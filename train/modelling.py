@@ -89,10 +89,15 @@ def token_size(model: nn.Module) -> tuple[int, ...]:
 
 def save(model: nn.Module, config: Config, folder: Path) -> None:
     """Write the weights, and beside the config what `rope_nd.hub.load(folder)` needs; each file is whole or as it was."""
+    rebuilt = hub.describe(model) if wrapped_trunk(model) is not None else {}
+    write(model, {"train": dataclasses.asdict(config), **rebuilt}, folder)
+
+
+def write(model: nn.Module, told: dict[str, Any], folder: Path) -> None:
+    """config.json and model.safetensors; each is whole or as it was."""
     folder.mkdir(parents=True, exist_ok=True)
     weights = {name: value.detach().cpu().contiguous() for name, value in model.state_dict().items()}
-    rebuilt = hub.describe(model) if wrapped_trunk(model) is not None else {}
-    publish(folder / "config.json", json.dumps({"train": dataclasses.asdict(config), **rebuilt}, indent=2))
+    publish(folder / "config.json", json.dumps(told, indent=2))
     publish(folder / "model.safetensors", lambda file: file.write(safetensors.torch.save(weights)))
 
 
@@ -113,12 +118,7 @@ def load_weights(model: nn.Module, path: Path) -> None:
         weights: dict[str, Tensor] = load_file(path)
     except (OSError, SafetensorError) as error:
         raise ValueError(f"{path}: not a readable safetensors file ({error})") from None
-    own = model.state_dict()
-    wrong = [f"{name} {list(t.shape)}" for name, t in weights.items() if name not in own or own[name].shape != t.shape]
-    wrong += [f"no {name}" for name in own if name not in weights]
-    if wrong:
-        raise ValueError(f"{path}: weights of another model ({len(wrong)} differences, the first: {wrong[0]})")
-    model.load_state_dict(weights)
+    hub.fill(model, weights, str(path))
 
 
 def normalise(images: Tensor, device: torch.device | str) -> Tensor:

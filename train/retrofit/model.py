@@ -7,7 +7,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import safetensors.torch
 import timm
 import torch
 from torch import nn
@@ -15,8 +14,7 @@ from torch import nn
 from rope_nd import fade, hub, wrap
 from rope_nd.wrapping.families import wrapped_trunk
 from train.config import pairs
-from train.durable import publish
-from train.modelling import load_weights
+from train.modelling import load_weights, write
 from train.retrofit.config import Config
 
 
@@ -108,10 +106,8 @@ def sizes(config: Config, model: Any) -> tuple[int, ...]:
 
 def save(model: nn.Module, config: Config, folder: Path) -> None:
     """model.safetensors, and beside the config what `rope_nd.hub.load(folder)` needs; each whole or as it was."""
-    weights = {name: value.detach().cpu().contiguous() for name, value in model.state_dict().items()}
     told = {"retrofit": json.loads(config.to_json()), **hub.describe(model, pairs(config.model_kwargs, "model_kwargs"))}
-    publish(folder / "config.json", json.dumps(told, indent=2))
-    publish(folder / "model.safetensors", lambda file: file.write(safetensors.torch.save(weights)))
+    write(model, told, folder)
 
 
 def load(folder: Path) -> tuple[nn.Module, Config]:
