@@ -23,6 +23,7 @@ import timm
 import torch
 from matplotlib.figure import Figure
 from PIL import Image, UnidentifiedImageError
+from timm.models import load_checkpoint
 from torch import Tensor, nn
 
 from . import hub, watch
@@ -49,11 +50,15 @@ class View:
 
 
 def directions(patches: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Mean `[C]`, the three principal directions `[C, 3]` of tokens `[N, C]`, and the spread along each `[3]`."""
+    """Mean `[C]`, the three principal directions `[C, 3]` of tokens `[N, C]`, and the spread along each `[3]`.
+
+    Where there are fewer than three tokens, the directions that they do not have are zero.
+    """
     mean = patches.mean(0)
     _, _, rows = torch.linalg.svd(patches - mean, full_matrices=False)
-    along = (patches - mean) @ rows[:3].T
-    return mean, rows[:3].T, along.std(0)
+    ways = torch.nn.functional.pad(rows[:3].T, (0, 3 - min(3, len(rows))))
+    spread = ((patches - mean) @ ways).std(0).nan_to_num()
+    return mean, ways, spread.clamp(min=torch.finfo(spread.dtype).tiny)
 
 
 def colours(patches: Tensor, basis: tuple[Tensor, Tensor, Tensor]) -> Tensor:
@@ -62,11 +67,19 @@ def colours(patches: Tensor, basis: tuple[Tensor, Tensor, Tensor]) -> Tensor:
     return ((patches.float() - mean) @ ways / (4 * spread) + 0.5).clamp(0, 1)
 
 
+def opaque(image: Image.Image, background: tuple[int, int, int] = (255, 255, 255)) -> Image.Image:
+    """An image as RGB; where it is transparent, on `background`, and not in the colours that lie unseen below."""
+    if image.mode in ("RGB", "L") and "transparency" not in image.info:
+        return image.convert("RGB")
+    picture = image.convert("RGBA")
+    return Image.alpha_composite(Image.new("RGBA", picture.size, (*background, 255)), picture).convert("RGB")
+
+
 def fitted(image: Image.Image, size: int, patch: tuple[int, int]) -> Tensor:
     """The image with its longer side `size`, both sides rounded to whole patches: float `[3, H, W]`, 0 to 1."""
     sides = (image.height, image.width)
     height, width = (max(1, round(side * size / max(sides) / step)) * step for side, step in zip(sides, patch))
-    resized = image.convert("RGB").resize((width, height), Image.Resampling.BICUBIC)
+    resized = opaque(image).resize((width, height), Image.Resampling.BICUBIC)
     return torch.from_numpy(np.array(resized)).movedim(-1, 0) / 255
 
 
@@ -109,7 +122,7 @@ def _chosen(layers: list[Tensor], layer: int, model: nn.Module) -> Tensor:
 def normalised(image: Tensor, model: nn.Module) -> Tensor:
     """An image of 0 to 1 as the model expects it."""
     told: Any = getattr(model, "pretrained_cfg", None) or {}
-    mean, std = (torch.tensor(told.get(name) or (0.5,) * 3).view(3, 1, 1) for name in ("mean", "std"))
+    mean, std = (torch.tensor(told.get(name) or (0.5,) * 3, device=image.device).view(3, 1, 1) for name in ("mean", "std"))
     return (image - mean) / std
 
 
@@ -145,9 +158,21 @@ def model_of(given: argparse.Namespace) -> nn.Module:
     choose("encoding", given.encoding, ["native", *list_encodings()])
     if not (given.pretrained or given.weights):
         print("note: random weights; give --pretrained, --weights FILE, or --saved FOLDER", file=sys.stderr)
-    model = timm.create_model(given.model, pretrained=given.pretrained, checkpoint_path=str(given.weights or ""))
+    model = timm.create_model(given.model, pretrained=given.pretrained)
+    if given.weights is not None:
+        _read(model, given.weights)
     options = {} if given.scaling is None else {"scaling": given.scaling}
     return wrap(model, given.encoding, keep_pos_embed=given.encoding == "native", **options).eval()
+
+
+def _read(model: nn.Module, weights: Path) -> None:
+    """Load a checkpoint as timm does, and nothing that runs."""
+    try:
+        load_checkpoint(model, str(weights), weights_only=True)
+    except Exception as error:  # of whatever reader the file is for
+        raise ValueError(
+            f"{weights}: no weights of this model that can be read ({(str(error).splitlines() or [type(error).__name__])[0]})"
+        ) from None
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -178,8 +203,8 @@ def run(given: argparse.Namespace) -> None:
     if min(given.sizes) < 1 or not all(0 <= share <= 1 for share in given.query):
         raise ValueError(f"sizes {given.sizes}, query {tuple(given.query)}: pixels of at least 1, and shares from 0 to 1")
     try:
-        image = Image.open(given.image).convert("RGB")
-    except (OSError, UnidentifiedImageError) as error:
+        image = opaque(Image.open(given.image))
+    except (OSError, UnidentifiedImageError, Image.DecompressionBombError) as error:
         raise ValueError(f"{given.image}: no picture that can be read ({error})") from None
     model = model_of(given)
     views = [view(model, image, size, tuple(given.query), given.layer) for size in given.sizes]

@@ -39,7 +39,7 @@ class Watch(TorchFunctionMode):
         found = func(*args, **(kwargs or {}))
         if func is F.scaled_dot_product_attention:
             self._fused(*args, **(kwargs or {}))
-        elif func in SOFTMAX and found.ndim == 4 and found.shape[-2] <= found.shape[-1]:
+        elif func in SOFTMAX and _over_keys(found, *args[1:], **(kwargs or {})):
             self._keep(found.shape[-2], found.shape[-1], lambda rows: found[:, :, rows])
         return found
 
@@ -80,6 +80,11 @@ class Watch(TorchFunctionMode):
         if self.done >= keys:
             self.layers.append(torch.cat(self.parts, dim=2))
             self.parts, self.done = [], 0
+
+
+def _over_keys(shares: Tensor, dim: int | None = None, *_: Any, **__: Any) -> bool:
+    """Whether a softmax over the axis `dim` gave shares `[B, H, Nq, Nk]`."""
+    return shares.ndim == 4 and dim in (-1, 3) and shares.shape[-2] <= shares.shape[-1]
 
 
 def attention(model: nn.Module, x: Tensor, queries: Iterable[int] | None = None) -> list[Tensor]:

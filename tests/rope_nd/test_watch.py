@@ -72,6 +72,13 @@ def test_the_answer_is_the_same_while_watched():
             assert torch.equal(model(x), plain)
 
 
+def test_a_softmax_over_another_axis_is_no_attention():
+    with watch.Watch() as seen:
+        torch.randn(1, 2, 3, 4).softmax(1)
+        torch.softmax(torch.randn(1, 2, 3, 3), dim=-1)
+    assert [shares.shape for shares in seen.layers] == [(1, 2, 3, 3)]
+
+
 def test_attention_pooling_is_passed_over():
     torch.manual_seed(0)
     model = wrap(timm.create_model(VIT, **SMALL, class_token=False, global_pool="map"), "axial").eval()
@@ -153,6 +160,26 @@ def test_bad_input_ends_with_one_line_and_code_2(arguments, told, photo, tmp_pat
     with pytest.raises(SystemExit) as raised:
         look.main([str(photo), *arguments, "--output", str(tmp_path / "look.png")])
     assert raised.value.code == 2 and told in capsys.readouterr().err and not list(tmp_path.iterdir())
+
+
+def test_what_is_transparent_is_white_whatever_lies_below():
+    pixels = np.zeros((8, 8, 4), np.uint8)
+    pixels[:4] = 255, 0, 0, 255
+    pixels[4:] = 0, 0, 255, 0
+    shown = look.fitted(Image.fromarray(pixels), 8, (8, 8))
+    assert shown[:, 0, 0].tolist() == [1, 0, 0] and shown[:, 7, 0].tolist() == [1, 1, 1]
+
+
+def test_weights_are_read_and_code_in_them_is_not(photo, tmp_path, capsys):
+    args = [str(photo), "--model", VIT, "--sizes", "32", "--output", str(tmp_path / "look.png"), "--weights"]
+    good, bad = tmp_path / "good.pth", tmp_path / "bad.pth"
+    torch.save(timm.create_model(VIT).state_dict(), good)
+    torch.save({"state_dict": {}, "code": look.View}, bad)
+    look.main([*args, str(good)])
+    assert (tmp_path / "look.png").is_file()
+    with pytest.raises(SystemExit) as raised:
+        look.main([*args, str(bad)])
+    assert raised.value.code == 2 and "bad.pth: no weights of this model" in capsys.readouterr().err
 
 
 def test_no_picture_is_said_so(tmp_path, capsys):

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from rope_nd.look import normalised
 from train.retrofit.config import Config
 
 
@@ -54,9 +55,7 @@ def target_size(size: int, home: tuple[int, int]) -> int:
 
 def normalise(images: Tensor, model: nn.Module, device: torch.device | str) -> Tensor:
     """uint8 images as the pretrained model expects them."""
-    told: Any = getattr(model, "pretrained_cfg", None) or {}
-    mean, std = (torch.tensor(told.get(name) or (0.5,) * 3, device=device).view(3, 1, 1) for name in ("mean", "std"))
-    return (images.to(device).float() / 255 - mean) / std
+    return normalised(images.to(device).float() / 255, model)
 
 
 def distance(student: Tensor, teacher: Tensor, config: Config) -> Tensor:

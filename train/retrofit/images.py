@@ -11,6 +11,7 @@ from PIL import Image
 from torch import Tensor
 from torchvision.transforms import functional as tv
 
+from rope_nd.look import opaque
 from train import bad
 from train.bad import naming
 from train.draws import draws
@@ -43,11 +44,7 @@ def opened(path: Path, background: tuple[int, int, int] = WHITE) -> Image.Image:
     """A file as an RGB image of at most MAX_PIXELS; where it is transparent, on `background`."""
     with naming(f"cannot read {path}"), path.open("rb") as file:
         found = bad.picture(file)
-        if found.mode in ("RGB", "L") and "transparency" not in found.info:
-            return found.convert("RGB")
-        picture = found.convert("RGBA")
-    behind = Image.new("RGBA", picture.size, (*background, 255))
-    return Image.alpha_composite(behind, picture).convert("RGB")
+        return opaque(found, background)
 
 
 def whole(path: Path, size: int) -> Tensor:
