@@ -53,6 +53,10 @@ class Ledger:
         self.most, self.tell = most, tell
         self.known: dict[Any, str] = {}
 
+    def __reduce__(self) -> Any:
+        """What a worker gets, where workers are not forks: an empty one, since bad files are noted where batches arrive."""
+        return Ledger, (self.most,)
+
     def note(self, missing: list[Missing]) -> None:
         for one in missing:
             if one.index in self.known:

@@ -194,4 +194,6 @@ def split(x: Tensor, heads: int) -> Tensor:
 
 def merge(x: Tensor) -> Tensor:
     """`[B, H, N, D]` -> `[B, N, H · D]`."""
-    return x.transpose(1, 2).flatten(2)
+    x = x.transpose(1, 2)
+    # ONNX's exporter takes attention apart into steps whose memory lies in another order than the traced kernel's
+    return (x.clone(memory_format=torch.contiguous_format) if torch.onnx.is_in_onnx_export() else x).flatten(2)

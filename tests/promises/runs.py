@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import cloudpickle
 import torch
 from PIL import Image
 from torch import Tensor
@@ -46,10 +47,20 @@ def die() -> None:
 
 
 def apart(work: Callable[..., Any], *given: Any) -> Any:
-    """A process of its own, begun."""
-    process = multiprocessing.get_context("fork").Process(target=work, args=given)
+    """A process of its own, begun: the child of a server that never trained, since one that has may not fork and train again."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["tests.promises.runs"])
+    usual = multiprocessing.get_start_method()
+    process = context.Process(target=_work, args=(cloudpickle.dumps((work, given)), dict(os.environ), usual))
     process.start()
     return process
+
+
+def _work(pickled: bytes, environment: dict[str, str], usual: str) -> None:
+    os.environ.update(environment)
+    multiprocessing.set_start_method(usual, force=True)
+    work, given = cloudpickle.loads(pickled)
+    work(*given)
 
 
 def free_port() -> int:

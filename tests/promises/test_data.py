@@ -28,7 +28,7 @@ from PIL import Image, ImageFile
 from timm.data import create_dataset
 from torch import nn
 
-from tests.promises.runs import apart, exit_code, tiny
+from tests.promises.runs import apart, exit_code, same, tiny
 from train import archives, cli
 from train.bad import MAX_PIXELS, BadFile
 from train.cases import trained
@@ -140,8 +140,8 @@ def test_promise_12_volumes_in_memory_have_the_same_gaps_as_those_from_files(tmp
     spoil(root, 0, 13)  # the first, too
     read, held = (epochs(config(root, "volumes", max_bad=2, cache=cache)) for cache in (False, True))
     assert isinstance(training_set(config(root, "volumes", max_bad=2, cache=True)), Drawn)
-    for (indices, one), (same, two) in zip(read, held):
-        assert indices == same and all(torch.equal(a, b) for a, b in zip(one, two))
+    for (indices, one), (also, two) in zip(read, held):
+        assert indices == also and all(torch.equal(a, b) for a, b in zip(one, two))
     for most in (0, 1):
         with pytest.raises(BadFile, match="nii"):
             epochs(config(root, "volumes", max_bad=most, cache=True))
@@ -508,6 +508,24 @@ def test_promise_16_whenever_a_worker_is_killed_the_run_ends_within_half_a_minut
             sys.exit(7)
 
     assert exit_code(apart(run), within=30) == 7
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dataset", WRITERS)
+def test_workers_that_are_not_forks_give_the_same_batches(dataset, tmp_path):
+    """As on macOS, and with Python 3.14."""
+    asked = config(written(tmp_path, dataset), dataset, workers=2)
+    trainer = Trainer(asked, tmp_path / "run")
+
+    def taken() -> list:
+        return [batch for _, batch in batches(trainer.data, asked, start=0, end=4)]
+
+    expected, usual = taken(), multiprocessing.get_start_method()
+    multiprocessing.set_start_method("spawn", force=True)
+    try:
+        assert same(taken(), expected)
+    finally:
+        multiprocessing.set_start_method(usual, force=True)
 
 
 def test_a_batch_of_whole_samples_is_a_plain_tuple():

@@ -3,7 +3,6 @@
 import dataclasses
 import itertools
 import json
-import multiprocessing
 import os
 import signal
 import subprocess
@@ -186,15 +185,16 @@ def test_promise_01_the_same_command_without_a_name_goes_on_with_the_run_that_wa
 def test_promise_01_two_runs_do_not_write_one_folder(tmp_path, monkeypatch):
     monkeypatch.setattr(durable.hold, "__defaults__", (0.2,))
     (tmp_path / "checkpoints").mkdir()
-    begun = multiprocessing.get_context("fork").Event()
+    begun = tmp_path / "begun"
 
     def other() -> None:
         durable.hold(tmp_path / "checkpoints" / "lock")
-        begun.set()
+        begun.touch()
         time.sleep(60)
 
     process = apart(other)
-    begun.wait(60)
+    while process.is_alive() and not begun.exists():
+        time.sleep(0.01)
     with pytest.raises(ValueError, match="another process is training there"):
         Trainer(tiny(), tmp_path)
     process.kill()

@@ -214,6 +214,7 @@ by_onnx = [
     ("beit", "axial", {}),
     ("vit", "mixed", {"scaling": "yarn", "temperature": "log"}),
     ("cait", "alibi", {}),
+    ("vit", "alibi", {}),
 ]
 
 
