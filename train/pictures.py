@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from PIL import Image
-from timm.data import create_dataset, create_transform
+from timm.data import create_dataset
 from torch import Tensor
 from torch.utils.data import Dataset, IterableDataset
 
 from train import bad
+from train.augment import transform
 from train.bad import naming
 from train.config import Config
 
@@ -66,8 +67,7 @@ def pictures(config: Config, split: str, size: tuple[int, ...], training: bool =
     if isinstance(source, IterableDataset):
         raise ValueError(f"data set {config.dataset!r} is a stream, whose pictures have no number: give one that can be indexed")
     augment = {"color_jitter": config.color_jitter, "auto_augment": config.aa} if training else {}
-    transform = create_transform((3, *size), is_training=training, crop_pct=1.0, **augment)
-    return Strict(source, transform, config.max_pixels)
+    return Strict(source, transform(size, training=training, **augment), config.max_pixels)
 
 
 def _check_folder(root: Path, split: str) -> None:

@@ -11,16 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import cloudpickle
-import torch
-from PIL import Image
-from torch import Tensor
 
-from train import checkpoint
 from train.config import Config
 from train.engine import Trainer
+from train.kills import TINY, pictures, same, state
 
-TINY = ("patch_size=8", "embed_dim=16", "depth=2", "num_heads=2", "mlp_ratio=2", "class_token=False", "global_pool=avg")
-TIMES = "seconds", "waited", "wait_share"
+__all__ = ["TINY", "apart", "die", "exit_code", "free_port", "killed", "pictures", "same", "state", "tiny"]
 
 
 def tiny(**changes: Any) -> Config:
@@ -28,18 +24,6 @@ def tiny(**changes: Any) -> Config:
     given = {"model_kwargs": TINY, "img_size": (16,), "classes": "0123", "train_samples": 40, "val_samples": 20, "steps": 8}
     usual = {"tests": ("zoom",), "batch_size": 8, "workers": 0, "threads": 1, "warmup_steps": 2, "save_every": 2}
     return Config(**{**given, **usual, **changes})
-
-
-def pictures(root: Path, count: int = 20) -> Path:
-    """A folder of two classes of noise; epochs of 5 steps."""
-    random = torch.Generator().manual_seed(0)
-    for split in ("train", "val"):
-        for name in ("light", "dark"):
-            (root / split / name).mkdir(parents=True)
-            for i in range(count):
-                noise = torch.randint(100, (20, 24, 3), generator=random, dtype=torch.uint8) + 150 * (name == "light")
-                Image.fromarray(noise.numpy()).save(root / split / name / f"{i}.png")
-    return root
 
 
 def die() -> None:
@@ -93,30 +77,3 @@ def killed(config: Config, folder: Path, after: int) -> None:
         trainer.fit()
 
     assert exit_code(apart(run)) == -signal.SIGKILL
-
-
-def state(folder: Path) -> tuple[Any, ...]:
-    """All that a run's newest checkpoint and its model hold, but for times."""
-    found, broken = checkpoint.newest(folder / "checkpoints")
-    assert found is not None and not broken
-    weights = (
-        checkpoint.safetensors.torch.load_file(folder / "model.safetensors") if (folder / "model.safetensors").exists() else {}
-    )
-    return found.step, found.tensors, found.state, timeless(found.told["progress"]), weights
-
-
-def timeless(thing: Any) -> Any:
-    if isinstance(thing, dict):
-        return {key: timeless(value) for key, value in thing.items() if key not in TIMES}
-    return [timeless(part) for part in thing] if isinstance(thing, list) else thing
-
-
-def same(one: Any, two: Any) -> bool:
-    """Equal to the bit, in whatever is nested."""
-    if isinstance(one, Tensor):
-        return isinstance(two, Tensor) and one.dtype == two.dtype and torch.equal(one, two)
-    if isinstance(one, dict):
-        return isinstance(two, dict) and one.keys() == two.keys() and all(same(one[key], two[key]) for key in one)
-    if isinstance(one, (list, tuple)):
-        return len(one) == len(two) and all(same(a, b) for a, b in zip(one, two))
-    return bool(one == two)
