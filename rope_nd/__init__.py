@@ -13,12 +13,14 @@ from .rotation import Rotation, angles, convert_layout, rotate
 
 if TYPE_CHECKING:
     from .presets import list_presets
+    from .pyramid import Pyramid
     from .registry import list_encodings
     from .wrapping import fade, unwrap, wrap
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "Pyramid",
     "RoPE",
     "Rotation",
     "angles",
@@ -39,6 +41,7 @@ __all__ = [
 ]
 
 _LATER = {  # loaded on first use
+    "Pyramid": "pyramid",
     "wrap": "wrapping",
     "fade": "wrapping",
     "unwrap": "wrapping",

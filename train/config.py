@@ -49,6 +49,8 @@ class Config:
     tests: tuple[Test, ...] | None = None
     """What larger test inputs are (default: all that the data set has). Glyphs: also what to train on; with both, half of the
     pictures are of each."""
+    rest: float = 0.0
+    """Glyphs: train on whole ones of many sizes, and this share of pictures without one, a class more (`train.glyphs.views`)."""
     train_samples: int = 60000
     """What is drawn: number of training inputs (glyphs: of each test)."""
     val_samples: int = 2000
@@ -156,6 +158,8 @@ class Config:
             raise ValueError(f"max_bad={self.max_bad}: from 0, and 0 with mixup or cutmix, which pair all samples of a batch")
         if any(size > min(self.size) for size in self.train_sizes):
             raise ValueError(f"train_sizes={self.train_sizes}: none may be above the training size {min(self.size)}")
+        if not 0 <= self.rest < 1 or (self.rest and (self.dataset != "glyphs" or len(self.img_size) > 1)):
+            raise ValueError(f"rest={self.rest}: a share below 1, of square pictures of glyphs")
         if self.label is not None and (not self.label.strip() or set(self.label) & set("/\\\n\0")):
             raise ValueError(f"label={self.label!r}: it names files, so give a line without slashes")
         if self.dataset not in DRAWN and self.data_dir is None:

@@ -17,6 +17,7 @@ from train.arrows import Arrows
 from train.cases import Case, case, trained
 from train.config import DRAWN, Config
 from train.glyphs import Glyphs
+from train.glyphs.views import Views
 from train.moving import Moving
 from train.pictures import pictures
 from train.readers import ClipFolder, VolumeFolder
@@ -174,7 +175,19 @@ def training_set(config: Config) -> Dataset[Any]:
         found.ledger = ledger
         return found
     if config.cache and config.dataset != "arrows":
-        known = ("dataset", "train_split", "tests", "img_size", "train_samples", "classes", "seed", "question", "frames", "fps")
+        known = (
+            "dataset",
+            "train_split",
+            "tests",
+            "img_size",
+            "train_samples",
+            "classes",
+            "seed",
+            "question",
+            "frames",
+            "fps",
+            "rest",
+        )
         return _drawn_once(Config(**{name: getattr(config, name) for name in known}))  # what the inputs depend on
     parts = _training_parts(config)
     return parts[0] if len(parts) == 1 else Joined(parts)
@@ -184,6 +197,10 @@ def _training_parts(config: Config) -> list[Any]:
     options: dict[str, Any] = {"split": config.train_split, "samples": config.train_samples}
     if config.dataset != "glyphs":
         return [drawn(config, trained(config), **options)]
+    if config.rest:
+        shown = {"split": config.train_split, "classes": config.characters, "seed": config.seed + 1}
+        length = config.train_samples * len(config.measured_tests)
+        return [Views(size=config.size[0], rest=config.rest, length=length, **shown)]
     return [drawn(config, case(config, test, 1), augment=test == "zoom", **options) for test in config.measured_tests]
 
 
@@ -206,13 +223,19 @@ def class_count(config: Config) -> int | None:
     if config.num_classes is not None:
         return config.num_classes
     if config.dataset in DRAWN:
-        return len(answers(config))
+        return len(answers(config)) + (config.rest > 0)
     if config.dataset in ("folder", "clips", "volumes"):
         root = Path(config.data_dir or "") / config.train_split
         if not root.is_dir():
             raise ValueError(f"{root}: there is no such folder, which tells the classes: mend --data-dir, or give --num-classes")
         return len({path.name for path in root.iterdir() if path.is_dir()})
     return None
+
+
+def answer_count(config: Config) -> int | None:
+    """Number of classes that can be the answer: all but the rest, which is the last."""
+    count = class_count(config)
+    return count - 1 if count is not None and config.rest else count
 
 
 def answers(config: Config) -> Sequence[str]:

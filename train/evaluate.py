@@ -26,11 +26,11 @@ from rope_nd.wrapping.stack import Stack
 from train import cli
 from train.cases import Case, case, own, places, seen
 from train.config import DRAWN, Config, Test
-from train.data import Drawn, drawn, loader, stored
+from train.data import Drawn, answer_count, drawn, loader, stored
 from train.modelling import load, normalise, token_size
 from train.probe import probe as probe_features
 from train.rows import Row, write_rows
-from train.rules import TIME, Rule, usable
+from train.rules import READINGS, TIME, Rule, reader, usable
 
 TOKENS = 8192  # a batch holds about this many tokens, at every size
 
@@ -84,7 +84,7 @@ def score(model: nn.Module, data: Any, config: Config, **told: Any) -> Score:
     for images, labels, *where in loader(data, indices, config.workers):
         start = time.perf_counter()
         with torch.autocast(device.type, getattr(torch, config.amp_dtype), enabled=config.amp):
-            guess = model(normalise(images, device), **own(told, where)).argmax(-1).cpu()
+            guess = model(normalise(images, device), **own(told, where))[..., : answer_count(config)].argmax(-1).cpu()
         seconds += time.perf_counter() - start
         right.append(guess == labels)
     peak = torch.cuda.max_memory_allocated() if device.type == "cuda" else resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
@@ -112,9 +112,10 @@ def measure(checkpoint: Path, plan: Iterable[Planned], facts: dict[str, str]) ->
             model, config = load(checkpoint, scaling=rule.scaling, temperature=rule.temperature)
             told = places(config, at, rule.positions)
             apart = told if config.dataset == "volumes" else {}  # tables of each sample's own spacing
-            key = (at.inputs, samples, fingerprint(model, at.size, **told), *apart)
+            windowed = rule.scaling if rule.scaling in READINGS and at.size != config.size else ""
+            key = (at.inputs, samples, fingerprint(model, at.size, **told), windowed, *apart)
             if key not in known:
-                known[key] = _numbers(model, config, at, samples, told)
+                known[key] = _numbers(_read(model, config, rule), config, at, samples, told)
             what = {"encoding": config.title, "seed": config.seed, "test": at.test, **at.column(config.kind)._asdict()}
             yield Row(**what, **rule._asdict(), **known[key], upper=upper, **facts)
 
@@ -145,6 +146,10 @@ def _tables(thing: Any) -> Iterator[Tensor]:
             yield from _tables(part)
     elif callable(thing):
         yield from _tables(thing())
+
+
+def _read(model: nn.Module, config: Config, rule: Rule) -> nn.Module:
+    return reader(model, rule, config.size, rest=answer_count(config) if config.rest else None)
 
 
 def _numbers(model: nn.Module, config: Config, at: Case, samples: int, told: dict[str, Any]) -> dict[str, Any]:
@@ -230,7 +235,7 @@ def main(
         torch.set_num_threads(config.threads)
     for name in scaling:
         if not usable(config.encoding, [(name,)]) or (config.kind == "images" and name.startswith(TIME)):
-            known = [rule.scaling for rule in usable(config.encoding, [(s,) for s in ("none", *RULES)])]
+            known = [rule.scaling for rule in usable(config.encoding, [(s,) for s in ("none", *RULES, *READINGS)])]
             raise ValueError(f"scaling {name!r} means nothing for encoding {config.encoding!r}: choose from {', '.join(known)}")
     token = token_size(model) if hasattr(model, "patch_embed") else ()
     cases = _cases(config, test or config.measured_tests, sizes, token)

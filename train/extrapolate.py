@@ -21,7 +21,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rope_nd import list_encodings
 from train import cli, sequence
 from train.config import Config
-from train.data import class_count
+from train.data import answer_count
 from train.durable import publish
 from train.engine import Trainer
 from train.evaluate import measure
@@ -199,7 +199,7 @@ def _started_with(folder: Path) -> tuple[str, tuple[str, ...], tuple[int, ...], 
 def _write_config(folder: Path, study: Study, claim: str, started: dict[str, Any], facts: dict[str, str]) -> None:
     base = study.base
     classes = {"glyphs": base.characters, "moving": f"moving {base.question}"}.get(base.dataset, base.dataset)
-    found = {} if (count := class_count(base)) is None else {"chance": 1 / count}
+    found = {} if (count := answer_count(base)) is None else {"chance": 1 / count}
     told = {"name": folder.name, "recipe": started["recipe"], "claim": claim, **facts, "dirty": facts["commit"].endswith("+dirty")}
     told |= {
         "machine": cli.machine(),
