@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from rope_nd import list_encodings
 from train import cli, sequence
@@ -73,7 +73,7 @@ def main(
     run(study, folder, facts, jobs or (1 if study.base.device == "cuda" else cli.cores()))
     page = report([folder])
     print_table(folder)
-    cli.console.print(f"{_seconds(folder):.0f} s in all; {page}, plot.png, table.md and rows.csv in {folder}")
+    cli.console.print(f"{_seconds(folder):.0f} s in all; {page}, plot.png, speed.png, table.md and rows.csv in {folder}")
 
 
 def run(study: Study, folder: Path, facts: dict[str, str], jobs: int) -> None:
@@ -85,8 +85,15 @@ def run(study: Study, folder: Path, facts: dict[str, str], jobs: int) -> None:
         tasks += [(f"sequence-{name}", _sequence, (study, name)) for name in study.encodings if name in list_encodings()]
     left = [task for task in tasks if not (folder / "parts" / f"{task[0]}.csv").exists()]
     context, before, start = multiprocessing.get_context("spawn"), _seconds(folder), time.monotonic()
-    columns = (TextColumn("{task.description:24}"), BarColumn(), TextColumn("{task.fields[note]}"), TimeElapsedColumn())
-    with stopped_by_sigterm(), context.Manager() as manager, Progress(*columns, console=cli.console) as progress:
+    columns = (
+        TextColumn("{task.description:24}"),
+        BarColumn(),
+        TextColumn("{task.fields[note]}"),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+    )
+    shown = Progress(*columns, console=cli.console, disable=not cli.console.is_terminal)
+    with stopped_by_sigterm(), context.Manager() as manager, shown as progress:
         events: queue.Queue[Event] = manager.Queue()
         bars = {"all": progress.add_task("study", total=len(tasks), completed=len(tasks) - len(left), note=f"{jobs} at a time")}
         with ProcessPoolExecutor(jobs, mp_context=context) as pool:

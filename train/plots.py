@@ -5,35 +5,21 @@ A curve is one encoding, scaling, temperature and kind of positions in one test.
 
 from __future__ import annotations
 
-import io
-import textwrap
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import mean, stdev
 from typing import Any
 
-from matplotlib import style
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.legend_handler import HandlerTuple
 from matplotlib.lines import Line2D
 
+from train.figures import figure, legend_under, looks, png
 from train.rows import Row, Size
 
-# (on white, on black): contrast of at least 3, and far apart with full sight, protanopia, deuteranopia and tritanopia
-COLOURS = (
-    ("#03458E", "#A3CEFE"),
-    ("#E57218", "#D37E3D"),
-    ("#189C61", "#0EF99A"),
-    ("#C177A9", "#F82D9D"),
-    ("#5A3F01", "#F9CC2F"),
-    ("#1A1A1A", "#FFFFFF"),
-    ("#A575F7", "#9E6CF5"),
-)
-MARKERS = "o", "s", "^", "D", "v", "P", "X", "h"
 GREY = "#767676"
-WIDEST = 60  # characters of a line in the legend
+CROWD, THIN = 8, 0.9  # with more encodings lines are thin
 
 WORDS = {
     "zoom": "same content, more pixels",
@@ -114,7 +100,8 @@ def curves(rows: Iterable[Row]) -> list[Curve]:
         return encoding, key[1] != "none", scaling, key[2] != "none", temperature, positions
 
     def curve(key: tuple[str, ...]) -> Curve:
-        return Curve(*key[:3], {size: point(cells[key][size]) for size in sorted(cells[key])}, key[3])
+        encoding, scaling, temperature, positions = key
+        return Curve(encoding, scaling, temperature, {size: point(cells[key][size]) for size in sorted(cells[key])}, positions)
 
     return [curve(key) for key in sorted(cells, key=order)]
 
@@ -150,27 +137,17 @@ def upper_bound(rows: Iterable[Row]) -> dict[Size, float]:
     return {size: mean(found[size].values()) for size in sorted(found)}
 
 
-def looks(encodings: Sequence[str]) -> dict[str, tuple[tuple[str, str], str]]:
-    """Encoding -> ((colour on white, colour on black), marker). Up to 7 encodings have a colour, 56 a pair of their own."""
-    return {name: (COLOURS[i % len(COLOURS)], MARKERS[i % len(MARKERS)]) for i, name in enumerate(encodings)}
-
-
 def draw_curve(axes: Axes, curve: Curve, at: Sequence[Size], look: dict[str, Any]) -> None:
+    """A line over its band; among so many that lines are thin it has none."""
     where = [size for size in at if size in curve.points]
     x = [size.ratio for size in where]
     points = [curve.points[size] for size in where]
     axes.plot(x, [100 * p.mean for p in points], **look)
+    if look["linewidth"] == THIN:
+        return
     banded = [(size.ratio, 100 * p.low, 100 * p.high) for size, p in zip(where, points) if p.low is not None and p.high is not None]
     ratios, lows, highs = ([entry[i] for entry in banded] for i in range(3))
     axes.fill_between(ratios, lows, highs, color=look["color"], alpha=0.13, linewidth=0)
-
-
-def draw_legend(axes: Axes, entries: Sequence[tuple[tuple[Line2D, ...], str]]) -> None:
-    """One column under the panel, so that it covers nothing; a long label is folded to the panel's width."""
-    labels = [textwrap.fill(label, WIDEST) for _, label in entries]
-    options: dict[str, Any] = {"handler_map": {tuple: HandlerTuple(ndivide=None, pad=0.6)}, "handlelength": 5.6}
-    place: dict[str, Any] = {"loc": "upper left", "bbox_to_anchor": (0, -0.2), "borderaxespad": 0, "borderpad": 0, "frameon": False}
-    axes.legend([handles for handles, _ in entries], labels, **options, **place)
 
 
 def draw_encoding(axes: Axes, lines: Sequence[Curve], encoding: str, look: dict[str, Any]) -> tuple[tuple[Line2D, ...], str]:
@@ -202,14 +179,15 @@ def draw_references(axes: Axes, bound: dict[Size, float], chance: float | None) 
 
 def draw_panel(axes: Axes, test: str, rows: Sequence[Row], encodings: Sequence[str], chance: float | None) -> None:
     lines = curves(rows)
+    width = 1.7 if len({curve.encoding for curve in lines}) <= CROWD else THIN
     at, present = drawn_sizes(lines), {curve.encoding for curve in lines}
     entries = []
     for encoding, (colours, marker) in looks(encodings).items():
         if encoding in present:
-            look = {"color": colours[0], "marker": marker, "markersize": 4.5, "linewidth": 1.7}
+            look = {"color": colours[0], "marker": marker, "markersize": 4.5, "linewidth": width}
             entries.append(draw_encoding(axes, lines, encoding, look))
     bound = {size: value for size, value in upper_bound(rows).items() if size in at}
-    draw_legend(axes, entries + draw_references(axes, bound, chance))
+    legend_under(axes, entries + draw_references(axes, bound, chance))
     what, along = words(test, at)
     axes.set_title(f"{test}: {what}")
     axes.set_xscale("log", base=2)
@@ -220,17 +198,18 @@ def draw_panel(axes: Axes, test: str, rows: Sequence[Row], encodings: Sequence[s
     axes.grid(axis="y", color="#E4E4E4", linewidth=0.8)
 
 
-def picture(rows: Sequence[Row], encodings: Sequence[str], chance: float | None) -> bytes:
-    """A PNG of a panel a test. The same rows give the same bytes."""
+def draw(rows: Sequence[Row], encodings: Sequence[str], chance: float | None) -> Figure:
+    """A panel a test."""
     tests = [test for test in WORDS if any(row.test == test for row in rows)]
-    spines = {"axes.spines.top": False, "axes.spines.right": False, "axes.titlelocation": "left", "axes.axisbelow": True}
-    with style.context(["default", {"font.size": 9, "axes.titlesize": 10.5, "legend.fontsize": 8.5, **spines}]):
-        figure = Figure(figsize=(5.6 * len(tests), 4.0 + 0.2 * (len(encodings) + 2)), layout="constrained")
-        panels = figure.subplots(1, len(tests), sharey=True, squeeze=False)[0]
+
+    def fill(panels: Sequence[Axes]) -> None:
         for axes, test in zip(panels, tests):
             draw_panel(axes, test, [row for row in rows if row.test == test], encodings, chance)
         panels[0].set_ylabel("accuracy (%)")
-        buffer = io.BytesIO()
-        options: dict[str, Any] = {"bbox_inches": "tight", "pad_inches": 0.1, "metadata": {"Software": None}}
-        figure.savefig(buffer, format="png", dpi=150, facecolor="white", **options)
-    return buffer.getvalue()
+
+    return figure(len(tests), len(encodings) + 2, fill, sharey=True)
+
+
+def picture(rows: Sequence[Row], encodings: Sequence[str], chance: float | None) -> bytes:
+    """A PNG of a panel a test. The same rows give the same bytes."""
+    return png(draw(rows, encodings, chance))

@@ -9,7 +9,8 @@ from statistics import mean
 
 import pytest
 
-from train import plots, report
+from train import costs, plots, report
+from train.figures import looks
 from train.rows import REQUIRED
 
 COMMAND = "python -m train digits --note 'a, \"b\" </script><script>alert(1)</script>'"
@@ -60,12 +61,20 @@ def make_run(folder, encodings=("learned", "axial"), seeds=(0, 1, 2), **config):
 @pytest.fixture
 def run(tmp_path, monkeypatch):
     """A run whose picture is not drawn, which is the slow part."""
-    monkeypatch.setattr(plots, "picture", lambda *_: b"a picture")
+    for part in (plots, costs):
+        monkeypatch.setattr(part, "picture", lambda *_: b"a picture")
     return make_run(tmp_path / "runs" / "digits")
 
 
 def data(page: Path):
     return json.loads(re.search(r'<script id="data" type="application/json">(.*?)</script>', page.read_text(), re.DOTALL).group(1))
+
+
+def rows_of(page: Path):
+    """The rows as the page's script unpacks them."""
+    packed = data(page)["rows"]
+    columns = [[c["values"][k] for k in c["at"]] if c["at"] else c["values"] for c in packed["columns"]]
+    return [report.Row(*values) for values in zip(*columns, strict=True)]
 
 
 def table_line(text, test, *names):
@@ -85,7 +94,7 @@ def fails(capsys, *folders, out=None):
 def test_the_same_rows_give_the_same_files(tmp_path):
     run = make_run(tmp_path / "digits")
     one, two = (report.report([run], tmp_path / name).parent for name in ("one", "two"))
-    assert {path.name for path in one.iterdir()} == {"table.md", "plot.png", "report.html"}
+    assert {path.name for path in one.iterdir()} == {"table.md", "plot.png", "speed.png", "report.html"}
     for path in one.iterdir():
         assert path.read_bytes() == (two / path.name).read_bytes(), path.name
 
@@ -159,15 +168,15 @@ def test_the_page_embeds_every_row_and_loads_nothing(run, tmp_path):
     page = report.report([run], tmp_path / "out")
     text, embedded = page.read_text(), data(page)
     assert not re.search(r"https?:|\bsrc\s*=\s*[\"'](?!data:)|<link|@import|url\(", text)
-    assert "innerHTML" not in text and "__DATA__" not in text and "__TITLE__" not in text
-    assert [report.Row(*row) for row in embedded["rows"]] == report.read_rows(run / "rows.csv")
+    assert "innerHTML" not in text and not re.search(r"/\* (title|style|data|scripts) \*/", text)
+    assert rows_of(page) == report.read_rows(run / "rows.csv")
     assert embedded["samples"][0].startswith("data:image/png;base64,")
     assert embedded["trained"][0]["loss"] == "NaN" and embedded["runs"][0]["other"] == [1]
 
 
 def test_commas_quotes_and_script_ends_in_a_command_survive(run):
     page = report.report([run])
-    assert all(row[report.COLUMNS.index("command")] == COMMAND for row in data(page)["rows"])
+    assert {row.command for row in rows_of(page)} == {COMMAND}
     assert page.read_text().count("</script>") == 2
 
 
@@ -287,9 +296,9 @@ def test_a_failed_write_leaves_the_old_files(run, monkeypatch, capsys):
 
 
 def test_encodings_look_different_up_to_fifty_six():
-    looks = plots.looks([str(i) for i in range(56)])
-    assert len(set(looks.values())) == 56
-    assert len({colour for (colour, _), _ in list(looks.values())[:7]}) == 7
+    found = looks([str(i) for i in range(56)])
+    assert len(set(found.values())) == 56
+    assert len({colour for (colour, _), _ in list(found.values())[:7]}) == 7
 
 
 @pytest.mark.slow

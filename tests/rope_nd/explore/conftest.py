@@ -2,42 +2,19 @@
 
 import json
 import re
-import shutil
 import subprocess
 
 import pytest
 
 from rope_nd.explore import page, part
+from tests.browser import BROWSER, NODE, in_browser
 
 PURE = ("vectors.js", "kernel.js", "state.js")
-BROWSER = next((found for name in ("chromium", "chromium-browser", "google-chrome") if (found := shutil.which(name))), None)
-NODE = shutil.which("node")
-WATCH = """<script>const ERRORS = [];
-addEventListener("error", event => ERRORS.push(event.message));
-addEventListener("unhandledrejection", event => ERRORS.push(String(event.reason)));
-addEventListener("securitypolicyviolation", event => ERRORS.push(event.violatedDirective));
-for (const name of ["error", "warn"]) console[name] = (...said) => ERRORS.push(said.join(" "));</script>"""
 
 
 @pytest.fixture(scope="session")
 def text():
     return page()
-
-
-def in_browser(text, script, folder, width=1280):
-    """What `script`, the body of a function, returns in the page."""
-    answer = f'<script>document.body.append(el("pre", {{ id: "answer" }}, JSON.stringify((() => {{{script}}})())));</script>'
-    file = folder / "page.html"
-    file.write_text(
-        text.replace('<meta name="viewport"', WATCH + '<meta name="viewport"', 1).replace("</body>", answer + "</body>")
-    )
-    flags = ["--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={folder / 'profile'}", f"--window-size={width},900"]
-    told = subprocess.run(
-        [BROWSER, *flags, "--dump-dom", file.as_uri()], capture_output=True, text=True, timeout=300, check=True
-    ).stdout
-    found = re.search(r'<pre id="answer">(.*?)</pre>', told, re.DOTALL)
-    assert found, told[-2000:]
-    return json.loads(found[1].replace("&lt;", "<").replace("&gt;", ">").replace("&amp;", "&"))
 
 
 def in_node(text, script, folder):
