@@ -12,6 +12,7 @@ from .rope import RoPE
 from .rotation import Rotation, angles, convert_layout, rotate
 
 if TYPE_CHECKING:
+    from .calibration import calibrate
     from .presets import list_presets
     from .pyramid import Pyramid
     from .registry import list_encodings
@@ -26,6 +27,7 @@ __all__ = [
     "angles",
     "augment",
     "batch_grids",
+    "calibrate",
     "convert_layout",
     "fade",
     "freqs",
@@ -42,6 +44,7 @@ __all__ = [
 
 _LATER = {  # loaded on first use
     "Pyramid": "pyramid",
+    "calibrate": "calibration",
     "wrap": "wrapping",
     "fade": "wrapping",
     "unwrap": "wrapping",

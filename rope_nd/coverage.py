@@ -12,7 +12,6 @@ with axial positions on a larger grid that is not square. `--json FILE` writes t
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 from collections import Counter
@@ -26,6 +25,7 @@ import torch
 from timm.models import list_modules, model_entrypoint
 from torch import Tensor, nn
 
+from ._command import Parser, check_model, run
 from .wrapping import unwrap, wrap
 from .wrapping.families import CLASSIFIERS, MODELS, attentions, embedding, head_width, trunk
 from .wrapping.refused import WHY
@@ -172,13 +172,13 @@ def markdown(found: Sequence[Row]) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """The command line."""
-    parser = argparse.ArgumentParser(prog="python -m rope_nd.coverage", description=__doc__.split("\n")[0] if __doc__ else None)
+    parser = Parser(prog="python -m rope_nd.coverage", description=__doc__.split("\n")[0] if __doc__ else None)
     parser.add_argument("names", nargs="*", help="model names; all transformers by default")
     parser.add_argument("--json", type=Path, help="write the rows to this file")
     parser.add_argument("--markdown", type=Path, help="write a table to this file")
     given = parser.parse_args(arguments)
     found = []
-    for row in rows(given.names or None):
+    for row in rows([check_model(name) for name in given.names] or None):
         found.append(row)
         print(f"{row.status:8} {row.name:48} {row.cls:26} {row.reason}", flush=True)
     counts = Counter(row.status for row in found)
@@ -190,4 +190,4 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    run(main)

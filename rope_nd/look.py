@@ -26,7 +26,7 @@ from PIL import Image, UnidentifiedImageError
 from timm.models import load_checkpoint
 from torch import Tensor, nn
 
-from . import hub, watch
+from . import _command, hub, watch
 from ._check import choose
 from .pictures import save
 from .registry import list_encodings
@@ -153,8 +153,7 @@ def model_of(given: argparse.Namespace) -> nn.Module:
     """The model that the command line names."""
     if given.saved is not None:
         return hub.load(given.saved, **({} if given.scaling is None else {"scaling": given.scaling}))
-    if not timm.is_model(given.model):
-        raise ValueError(f"model {given.model!r}: timm {timm.__version__} has no model of that name")
+    _command.check_model(given.model)
     choose("encoding", given.encoding, ["native", *list_encodings()])
     if not (given.pretrained or given.weights):
         print("note: random weights; give --pretrained, --weights FILE, or --saved FOLDER", file=sys.stderr)
@@ -177,7 +176,7 @@ def _read(model: nn.Module, weights: Path) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """The command line."""
-    parser = argparse.ArgumentParser(prog="python -m rope_nd.look", description=(__doc__ or "").split("\n")[0])
+    parser = _command.Parser(prog="python -m rope_nd.look", description=(__doc__ or "").split("\n")[0])
     parser.add_argument("image", type=Path, help="a picture")
     source = parser.add_mutually_exclusive_group(required=True)
     source.add_argument("--model", help="a name of timm's")
@@ -218,4 +217,4 @@ def run(given: argparse.Namespace) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    _command.run(main)

@@ -6,7 +6,6 @@ name without the suffix.
 
 from __future__ import annotations
 
-import argparse
 import inspect
 import shlex
 import sys
@@ -20,6 +19,7 @@ from torch import Tensor, nn
 
 from . import tables
 from ._check import choose
+from ._command import Parser, run
 from .absolute import Absolute
 from .bias import Bias
 from .parabola import PaPE
@@ -213,7 +213,7 @@ def report(names: Sequence[str], trained: int) -> list[Table]:
 def main(arguments: Sequence[str] | None = None) -> None:
     """The command line."""
     known = [name for name in list_encodings() if name != "none"]
-    parser = argparse.ArgumentParser(prog="python -m rope_nd.properties", description="Measure what every encoding is.")
+    parser = Parser(prog="python -m rope_nd.properties", description="Measure what every encoding is.")
     parser.add_argument("--trained", type=int, default=16, help="tokens an axis of the trained grid")
     parser.add_argument("--encodings", nargs="+", default=known, choices=known, metavar="NAME", help="these only")
     parser.add_argument("--markdown", type=Path, help="write the tables into this file, and pictures to the folder of its name")
@@ -231,4 +231,4 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

@@ -29,6 +29,8 @@ from torch import Tensor, nn
 from ._check import check_extent, choose
 from .learned import wide_weights
 
+READINGS = {"whole": "whole", "windows": "native", "pyramid": "all"}  # names of rules, and their `scales`
+
 
 class Pyramid(nn.Module):
     """`Pyramid(model, size)(x)`: inputs `[B, C, *extent]` -> log-probabilities `[B, K]`; see the module.
@@ -68,7 +70,7 @@ class Pyramid(nn.Module):
             raise ValueError(f"keep {tuple(keep)}: there are axes 0 to {len(self.size) - 1}, no {outside[0]}")
         if not 0 <= floor < 1:
             raise ValueError(f"floor {floor}: a probability that is added to that of the rest, from 0 to less than 1")
-        self.step, self.floor, self.scales = step, floor, choose("scales", scales, ("all", "native", "whole"))
+        self.step, self.floor, self.scales = step, floor, choose("scales", scales, READINGS.values())
         self.keep, self.rest, self.batch = tuple(keep), rest, check_extent((batch,), "batch")[0]
 
     def forward(self, x: Tensor) -> Tensor:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from importlib import import_module
-from typing import Any, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 import torch
 from torch import Tensor, nn
@@ -118,6 +118,10 @@ class RoPE(nn.Module):
             self.freqs.copy_(self._initial)
             if self.still is not None:
                 self.still.copy_((self._initial == 0).all(-1, keepdim=True))
+
+    if TYPE_CHECKING:  # which nn.Module leaves open
+
+        def __call__(self, positions: Tensor, extent: Extent | None = None) -> Rotation: ...
 
     def forward(self, positions: Tensor, extent: Extent | None = None) -> Rotation:
         """Tables for `positions` `[N, A]` or `[B, N, A]`, scaled for `extent` (tokens an axis of the whole grid).

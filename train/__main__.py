@@ -14,8 +14,10 @@ from train import checkpoint, cli
 from train.config import Config
 from train.durable import publish
 from train.engine import Trainer
-from train.resume import FREE
+from train.processes import number
+from train.resume import FREE, identity
 from train.stop import Stopped
+from train.track import Tracker, following
 
 
 def run_folder(config: Config, resume: str) -> Path:
@@ -33,32 +35,33 @@ def run_folder(config: Config, resume: str) -> Path:
 
 def unfinished(config: Config) -> Path | None:
     """The newest run of this config, under a name made of its time, that has a checkpoint but no model yet."""
-    wanted = _fixed(json.loads(config.to_json()))
+    wanted = _fixed(json.loads(config.to_json()), number())
     for folder in sorted(Path(config.output).glob(f"*-{config.model}-{config.title}"), reverse=True):
         if not (folder / "model.safetensors").exists():
-            found, _ = checkpoint.newest(folder / "checkpoints")
-            if found is not None and _fixed(found.told["config"]) == wanted:
+            found, _ = checkpoint.newest(folder / "checkpoints", by_rows=True)
+            if found is not None and _fixed(found.told["config"], found.told["facts"]["fixed"]["processes"]) == wanted:
                 return folder
     return None
 
 
-def _fixed(config: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in config.items() if name not in FREE}
+def _fixed(config: dict[str, Any], processes: int) -> dict[str, Any]:
+    return {name: value for name, value in identity(config, processes).items() if name not in FREE}
 
 
-def main(config: Annotated[Config, tyro.conf.arg(name="")], resume: str = "auto") -> None:
+def main(config: Annotated[Config, tyro.conf.arg(name="")], resume: str = "auto", track: Tracker | None = None) -> None:
     """Train a timm model, wrapped with a position encoding, on images, clips or volumes.
 
     Args:
         config: What to train.
         resume: auto goes on from the newest whole checkpoint in the run's folder, if there is one; none begins a new run; a path
             (a folder step-.., or a run's folder) goes on from there, or fails. Other --workers, --threads, --save-every, --keep,
-            --max-skipped, --max-bad, --max-pixels, --cache, --device and --output may then be given, and nothing else that changes
-            the run.
+            --max-skipped, --max-bad, --max-pixels, --cache, --device, --fsdp and --output may then be given, and another number of
+            processes with a --batch-size that makes as much on all of them; nothing else that changes the run.
+        track: Also tell losses, learning rates and accuracies to tensorboard, wandb (offline without a key) or trackio.
     """
     folder = run_folder(config, resume)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=cli.console) as progress:
+    with Progress(*columns, console=cli.console, disable=not cli.console.is_terminal) as progress:
         bar = progress.add_task("preparing", total=None)
 
         def report(event: dict[str, Any]) -> None:
@@ -67,9 +70,10 @@ def main(config: Annotated[Config, tyro.conf.arg(name="")], resume: str = "auto"
             elif event["event"] in ("note", "skipped", "measured", "bad"):
                 progress.console.print(_line(event), highlight=False, soft_wrap=True)
 
-        trainer = Trainer(config, folder, report, resume)
         try:
-            trained = trainer.fit()
+            with following(track, folder, json.loads(config.to_json()), report) as told:
+                trainer = Trainer(config, folder, told, resume)
+                trained = trainer.fit()
         except Stopped:
             progress.console.print(f"asked to end: step {trainer.progress.step} is saved in {folder}; the same command goes on")
             raise
@@ -94,4 +98,23 @@ def _line(event: dict[str, Any]) -> str:
 
 
 if __name__ == "__main__":
-    cli.run(main, "python -m train")
+    cli.run(
+        main,
+        "python -m train",
+        shown=(
+            "model",
+            "encoding",
+            "dataset",
+            "data_dir",
+            "img_size",
+            "steps",
+            "epochs",
+            "batch_size",
+            "lr",
+            "seed",
+            "device",
+            "experiment",
+            "resume",
+            "track",
+        ),
+    )

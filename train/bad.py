@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from math import prod
 from typing import Any
 
-from PIL import Image
+from PIL import Image, UnidentifiedImageError
 
 MAX_PIXELS = 2**26
 FORMATS = "PNG", "JPEG", "WEBP", "BMP", "GIF", "PPM", "TIFF"  # not EPS, for which Pillow calls another program
@@ -47,6 +47,8 @@ def picture(file: Any, most: int = MAX_PIXELS) -> Image.Image:
     before, Image.MAX_IMAGE_PIXELS = Image.MAX_IMAGE_PIXELS, None  # here `most` is the limit
     try:
         found = Image.open(file, formats=FORMATS)
+    except UnidentifiedImageError:
+        raise ValueError(f"its content is no picture of a known kind ({', '.join(FORMATS)})") from None
     finally:
         Image.MAX_IMAGE_PIXELS = before
     check_size(found.size[::-1], most)

@@ -5,6 +5,7 @@ A checkpoint is written under a hidden name, each file and folder flushed to the
 of every file, since neither torch.load nor safetensors notices a flipped bit. Files:
 
     NAME.safetensors    tensors by name        `tensors={"model": {..}, "ema": {..}}`
+    NAME.k-of-n.safetensors    the same, by rows, each written by one of n processes (see `train.pieces`)
     state.pt            a dict that `torch.load(weights_only=True)` takes: optimiser, schedule
     NAME.json           anything JSON          `told={"config": {..}, "metrics": {..}}`
 """
@@ -12,43 +13,39 @@ of every file, since neither torch.load nor safetensors notices a flipped bit. F
 from __future__ import annotations
 
 import errno
-import hashlib
 import json
 import os
 import re
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import safetensors.torch
 import torch
-from safetensors import SafetensorError
 from torch import Tensor
 
-from train.durable import digest, publish, put, sync
+from train import pieces
+from train.durable import publish, put, sync
+from train.manifest import MANIFEST, MEND, CheckpointError, compare, folder_name, sealed, unsealed
+from train.pieces import Piecewise
+from train.processes import each, first
 
-FORMAT = 1
-MANIFEST = "manifest.json"
 NAMED = re.compile(r"step-(\d+)")
-MEND = "delete that checkpoint; --resume auto takes the newest whole one"
-
-
-class CheckpointError(ValueError):
-    """A checkpoint that is not there, not whole or not to be written; names the file and the mend."""
 
 
 @dataclass(frozen=True)
 class Saved:
-    """What a whole checkpoint holds."""
+    """What a whole checkpoint holds; `pieces` in place of `tensors`, where it is read by rows."""
 
     path: Path
     step: int
     tensors: dict[str, dict[str, Tensor]]
     state: dict[str, Any]
     told: dict[str, Any]
+    pieces: dict[str, dict[str, Piecewise]] = field(default_factory=dict)
 
 
 def write(
@@ -60,38 +57,56 @@ def write(
     told: Mapping[str, Any],
     keep: int = 2,
     best: int | None = None,
+    rank: int = 0,
+    world: int = 1,
 ) -> Path:
     """Write the checkpoint of a step under `root`, move `latest` to it, and take away old ones: all but the newest `keep` and the
-    best. They go after the new one was read back. Tensors that are not finite are refused."""
-    check_finite(tensors, step)
-    target = root / f"step-{step:09d}"
-    with explained(target):
-        tidy(root)
-        _write_folder(target, step, tensors, state, told)
-        prove(target)
-        publish(root / "latest", target.name)
-        if best is not None:
-            publish(root / "best", f"step-{best:09d}")
-        _prune(root, keep)
+    best. They go after the new one was read back. Tensors that are not finite are refused.
+
+    With a `world` above 1 all its processes call this together: each writes its rows, the first everything else. What fails on one
+    of them fails on all.
+    """
+    each(lambda: check_finite(tensors, step), world)
+    target = root / folder_name(step)
+    hidden = target.with_name(f".{target.name}.tmp")
+    with explained(target, rank):
+        first(lambda: _begin(hidden), rank, world)
+        parts = each(lambda: _write_tensors(hidden, tensors, rank, world), world)
+        files = {name: told for part in parts for name, told in part.items()}
+        first(lambda: _complete(target, hidden, step, files, state, told, keep, best), rank, world)
     return target
 
 
-def read(path: Path) -> Saved:
-    """A checkpoint, after its files were compared with the manifest."""
-    manifest = prove(path)
-    tensors, told, state = {}, {}, {}
+def read(path: Path, *, by_rows: bool = False, proven: bool = False) -> Saved:
+    """A checkpoint, after its files were compared with the manifest; `proven`: another process did that."""
+    manifest = unsealed(path) if proven else prove(path)
+    state, told = {}, {}
+    files: dict[str, list[str]] = {}
     for name in manifest["files"]:
         stem, suffix = name.rsplit(".", 1)
-        try:
-            if suffix == "safetensors":
-                tensors[stem] = safetensors.torch.load_file(path / name)
-            elif suffix == "json":
+        if suffix == "safetensors":
+            files.setdefault(stem.split(".")[0], []).append(name)
+            continue
+        with _reading(path / name):
+            if suffix == "json":
                 told[stem] = json.loads((path / name).read_text())
             else:
                 state = torch.load(path / name, map_location="cpu", weights_only=True)
-        except (OSError, ValueError, RuntimeError, SafetensorError) as error:
-            raise CheckpointError(f"{path / name}: cannot be read ({str(error).splitlines()[0]}): {MEND}") from error
-    return Saved(path, manifest["step"], tensors, state, told)
+    found, whole = {}, {}
+    for stem, names in files.items():
+        with _reading(path / names[0]):
+            found[stem] = pieces.load(path / name for name in names)
+            if not by_rows:
+                whole[stem] = {name: held[:] for name, held in found[stem].items()}
+    return Saved(path, manifest["step"], whole, state, told, found if by_rows else {})
+
+
+@contextmanager
+def _reading(file: Path) -> Iterator[None]:
+    try:
+        yield
+    except pieces.UNREADABLE as error:
+        raise CheckpointError(f"{file}: cannot be read ({str(error).partition(chr(10))[0]}): {MEND}") from error
 
 
 def prove(path: Path) -> dict[str, Any]:
@@ -100,9 +115,9 @@ def prove(path: Path) -> dict[str, Any]:
         near = ", ".join(other.name for other in steps(path.parent)) or "none"
         raise CheckpointError(f"{path}: there is no such checkpoint; there: {near}")
     try:
-        manifest = _manifest(path)
+        manifest = unsealed(path)
         for name, wanted in manifest["files"].items():
-            _compare(path / name, wanted["size"], wanted["sha256"])
+            compare(path / name, wanted["size"], wanted["sha256"])
     except OSError as error:
         raise CheckpointError(f"{error.filename or path}: cannot be read ({error.strerror}): {MEND}") from error
     return manifest
@@ -114,12 +129,12 @@ def steps(root: Path) -> list[Path]:
     return [path for _, path in sorted(found)]
 
 
-def newest(root: Path) -> tuple[Saved | None, list[CheckpointError]]:
+def newest(root: Path, *, by_rows: bool = False) -> tuple[Saved | None, list[CheckpointError]]:
     """The newest whole checkpoint, if there is one, and what is wrong with those passed over."""
     broken = []
     for path in reversed(steps(root)):
         try:
-            return read(path), broken
+            return read(path, by_rows=by_rows), broken
         except CheckpointError as error:
             broken.append(error)
     return None, broken
@@ -151,33 +166,56 @@ def check_finite(tensors: Mapping[str, Mapping[str, Tensor]], step: int) -> None
     """Refuse tensors that hold infinities or what is no number."""
     for file, held in tensors.items():
         for name, tensor in held.items():
-            if tensor.is_floating_point() and not tensor.isfinite().all():
+            if tensor.is_floating_point() and not pieces.local(tensor).isfinite().all():
                 raise CheckpointError(
                     f"step {step}: {name} ({file}) is not finite, so nothing was saved: go on from before, lower lr"
                 )
 
 
-def _write_folder(
-    target: Path, step: int, tensors: Mapping[str, Mapping[str, Tensor]], state: Mapping[str, Any], told: Mapping[str, Any]
-) -> None:
-    """All files under a hidden name, then the rename."""
-    hidden = target.with_name(f".{target.name}.tmp")
+def _begin(hidden: Path) -> None:
+    """An empty folder of a hidden name."""
+    tidy(hidden.parent)
     hidden.mkdir(parents=True)
+
+
+def _write_tensors(hidden: Path, tensors: Mapping[str, Mapping[str, Tensor]], rank: int, world: int) -> dict[str, Any]:
+    """What this process has of the tensors; sizes and digests of its files."""
     files = {}
-    for name, held in tensors.items():
-        packed = {key: value.detach().cpu().contiguous() for key, value in held.items()}
-        files[f"{name}.safetensors"] = put(hidden / f"{name}.safetensors", lambda f, p=packed: f.write(safetensors.torch.save(p)))
+    for stem, held in tensors.items():
+        name, kept, header = f"{stem}.safetensors", dict(held), None
+        if world > 1:
+            name, (kept, header) = pieces.file_name(stem, rank, world), pieces.mine(held, rank, world)
+        packed = {key: value.detach().cpu().contiguous() for key, value in kept.items()}
+        files[name] = put(hidden / name, lambda file, p=packed, h=header: file.write(safetensors.torch.save(p, h)))
+    return files
+
+
+def _complete(
+    target: Path,
+    hidden: Path,
+    step: int,
+    files: dict[str, Any],
+    state: Mapping[str, Any],
+    told: Mapping[str, Any],
+    keep: int,
+    best: int | None,
+) -> None:
+    """Everything else under the hidden name, then the rename; `latest`, `best`, and what is too old, once it was read back."""
     files["state.pt"] = put(hidden / "state.pt", lambda file: torch.save(dict(state), file))
     for name, value in told.items():
         files[f"{name}.json"] = put(hidden / f"{name}.json", lambda f, v=value: f.write(json.dumps(v, indent=2).encode()))
-    manifest = _canonical({"format": FORMAT, "step": step, "files": files})
-    put(hidden / MANIFEST, lambda file: file.write(manifest))
+    put(hidden / MANIFEST, lambda file: file.write(sealed(step, files)))
     sync(hidden)
     if target.exists():
         os.rename(target, target.with_name(f".{target.name}.before"))
     os.rename(hidden, target)
     sync(target.parent)
     sync(target.parent.parent)
+    prove(target)
+    publish(target.parent / "latest", target.name)
+    if best is not None:
+        publish(target.parent / "best", folder_name(best))
+    _prune(target.parent, keep)
 
 
 def _prune(root: Path, keep: int) -> None:
@@ -191,48 +229,17 @@ def _prune(root: Path, keep: int) -> None:
 
 
 @contextmanager
-def explained(target: Path) -> Iterator[None]:
+def explained(target: Path, rank: int = 0) -> Iterator[None]:
     """Within it, what keeps a checkpoint from being written is a `CheckpointError`."""
     try:
         yield
     except OSError as error:
         with suppress(OSError):
-            tidy(target.parent)
+            if rank == 0:
+                tidy(target.parent)
         full = error.errno in (errno.ENOSPC, errno.EDQUOT)
         mend = "free some space or lower --keep" if full else "see to that folder"
         raise CheckpointError(
             f"{target}: could not be written ({error.strerror}): {mend}; the checkpoint before it is untouched, and the same "
             "command goes on from there"
         ) from error
-
-
-def _canonical(manifest: dict[str, Any]) -> bytes:
-    """The manifest as a file, with a digest of itself."""
-    sealed = {**manifest, "digest": hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()}
-    return (json.dumps(sealed, indent=1, sort_keys=True) + "\n").encode()
-
-
-def _manifest(path: Path) -> dict[str, Any]:
-    file = path / MANIFEST
-    if not file.is_file():
-        raise CheckpointError(f"{file}: missing: {MEND}")
-    raw = file.read_bytes()
-    try:
-        manifest = json.loads(raw)
-        manifest.pop("digest")
-        whole = _canonical(manifest) == raw and manifest["format"] == FORMAT and path.name == f"step-{manifest['step']:09d}"
-    except (ValueError, KeyError, TypeError, AttributeError):
-        whole = False
-    if not whole:
-        raise CheckpointError(f"{file}: {'not as it was written' if raw else 'empty'}: {MEND}")
-    return manifest
-
-
-def _compare(file: Path, size: int, sha256: str) -> None:
-    if not file.is_file():
-        raise CheckpointError(f"{file}: missing: {MEND}")
-    found = file.stat().st_size
-    if found != size:
-        raise CheckpointError(f"{file}: {f'cut off or grown, {found} bytes of {size}' if found else 'empty'}: {MEND}")
-    if digest(file) != sha256:
-        raise CheckpointError(f"{file}: not what was written, its sha256 differs: {MEND}")

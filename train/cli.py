@@ -1,13 +1,16 @@
-"""What all command lines share: one clear line and exit code 2 for bad input, 130 on interrupt, facts for the record."""
+"""What all command lines share: one clear line and exit code 2 for bad input, 1 for a dead worker, 130 on interrupt; and facts."""
 
 from __future__ import annotations
 
+import functools
 import os
 import platform
 import shlex
+import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,20 +19,61 @@ import torch
 import tyro
 from rich.console import Console
 
-console = Console()
+from rope_nd._command import ending, told
+from train.brief import brief
+from train.sift import WorkerLost
+
+
+class Screen(Console):
+    """Where nobody reads on, it says so as print does."""
+
+    def on_broken_pipe(self) -> None:
+        raise
+
+
+console = Screen(no_color=True if "--no-color" in sys.argv else None)
 ROOT = Path(__file__).resolve().parent.parent
 
 
-def run(main: Callable[..., Any], program: str) -> None:
-    """Parse the command line for `main` and call it."""
+def run(main: Callable[..., Any], program: str, shown: tuple[str, ...] = ()) -> None:
+    """Parse the command line for `main`, call it, and end as `rope_nd._command` says. With `shown`, --help tells of these options
+    in a line each and names the others, and --help-all tells of all."""
+    with ending():
+        arguments = sys.argv[1:]
+        if shown and {"--help", "-h"} & set(arguments):
+            print(brief(main, program, shown, min(shutil.get_terminal_size().columns, 120)))
+            return
+        arguments = ["--help" if one == "--help-all" else one for one in arguments]
+        with _plain_where_asked():
+            call = tyro.cli(_later(main), prog=program, args=arguments)
+        try:
+            call()
+        except WorkerLost as error:  # which is nobody's input
+            sys.exit(told(error, 1))
+
+
+def _later(main: Callable[..., Any]) -> Callable[..., Callable[[], Any]]:
+    """What takes the arguments of `main` and calls it later, when they are parsed."""
+
+    @functools.wraps(main)
+    def take(*given: Any, **named: Any) -> Callable[[], Any]:
+        return functools.partial(main, *given, **named)
+
+    return take
+
+
+@contextmanager
+def _plain_where_asked() -> Iterator[None]:
+    """Within it NO_COLOR holds for tyro too, which asks TERM alone."""
+    before = os.environ.get("TERM")
+    if os.environ.get("NO_COLOR"):
+        os.environ["TERM"] = "dumb"
     try:
-        tyro.cli(main, prog=program)
-    except ValueError as error:
-        last = str(error).strip().splitlines()[-1]  # what a data worker raised comes with its traceback before it
-        print(f"error: {last.removeprefix('ValueError: ')}", file=sys.stderr)
-        sys.exit(2)
-    except KeyboardInterrupt:
-        sys.exit(130)
+        yield
+    finally:
+        os.environ.pop("TERM", None)
+        if before is not None:
+            os.environ["TERM"] = before
 
 
 def facts() -> dict[str, str]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from train import fields
+from train import checks, fields
 from train.bad import MAX_PIXELS
 from train.glyphs import CLASSES
 
@@ -35,7 +35,7 @@ class Config:
     # data
     dataset: str = "glyphs"
     """glyphs, arrows; moving (clips) and solids (volumes); with --data-dir folder (images), clips, volumes, or any name timm's
-    create_dataset takes (torch/cifar10, hfds/...)."""
+    create_dataset takes (torch/cifar10, hfds/...); streams: wds (tar shards), hfids/NAME."""
     data_dir: str | None = None
     """Root of the data set; a folder of images, clips or volumes holds train/ and val/, one folder a class."""
     train_split: str = "train"
@@ -131,6 +131,8 @@ class Config:
     torchcompile: bool = False
     channels_last: bool = False
     grad_checkpointing: bool = False
+    fsdp: bool = False
+    """Under torchrun: share parameters, gradients and the optimiser's state out over the processes; alone it changes nothing."""
     device: str = "cpu"
     threads: int | None = None
     """CPU threads of this process (default: PyTorch's choice)."""
@@ -152,8 +154,8 @@ class Config:
         for name in (*counts, *(name for name in ("save_every", "measure_every") if getattr(self, name) is not None)):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name}={getattr(self, name)}: at least 1")
-        self._check_size()
-        self._check_kind()
+        for check in (checks.size, checks.kind, checks.tests, checks.shared):
+            check(self)
         if self.max_bad < 0 or (self.max_bad and (self.mixup or self.cutmix)):
             raise ValueError(f"max_bad={self.max_bad}: from 0, and 0 with mixup or cutmix, which pair all samples of a batch")
         if any(size > min(self.size) for size in self.train_sizes):
@@ -164,47 +166,6 @@ class Config:
             raise ValueError(f"label={self.label!r}: it names files, so give a line without slashes")
         if self.dataset not in DRAWN and self.data_dir is None:
             raise ValueError(f"dataset {self.dataset!r} needs --data-dir")
-
-    def _check_size(self) -> None:
-        """Sizes, frames and rate."""
-        many, what = (2, "pixels, or height and width") if self.kind != "volumes" else (3, "voxels, or depth, height and width")
-        if len(self.img_size) not in (1, many) or min(self.img_size) < 1:
-            raise ValueError(f"img_size={self.img_size}: give one size in {what}")
-        if self.spacing and (len(self.spacing) not in (1, 3) or not all(0 < mm < float("inf") for mm in self.spacing)):
-            raise ValueError(f"spacing={self.spacing}: millimetres above 0, one number or depth, height and width")
-        for name in ("frames", "tubelet"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise ValueError(f"{name}={value}: at least 1")
-        if not 0 < self.fps < float("inf"):
-            raise ValueError(f"fps={self.fps}: frames a second, above 0")
-        if self.kind == "clips" and self.frames % (self.tubelet or 1):
-            raise ValueError(f"frames={self.frames} is no multiple of tubelet={self.tubelet}")
-
-    def _check_kind(self) -> None:
-        """Choices that do not go with images, or with clips and volumes; and tests."""
-        for name, known in (("question", ("direction", "order", "glyph")), ("attention", ("joint", "factorised"))):
-            if getattr(self, name) not in known:
-                raise ValueError(f"{name} {getattr(self, name)!r}: choose one of {', '.join(known)}")
-        images = self.kind == "images"
-        flat = {"train_sizes": (), "cutmix": 0.0, "channels_last": False}
-        for name, neutral in {"tubelet": None, "attention": "joint"}.items() if images else flat.items():
-            if getattr(self, name) != neutral:
-                other = "clips and volumes" if images else "images"
-                raise ValueError(f"{name}={getattr(self, name)!r} is for {other}, and {self.dataset} are {self.kind}: leave it out")
-        if self.spacing and self.dataset != "volumes":
-            raise ValueError(f"spacing={self.spacing} is for volumes from files, and {self.dataset} say their own: leave it out")
-        if self.positions not in ("index", "units") or (images and self.positions == "units"):
-            raise ValueError(f"positions {self.positions!r}: choose index, or units (for clips and volumes)")
-        if self.positions == "units" and self.dataset == "volumes" and self.mixup:
-            raise ValueError(f"mixup={self.mixup} mixes volumes of several spacings, and positions are in units: leave one out")
-        if not images and self.encoding == "timm":
-            raise ValueError(f"encoding 'timm' is for images, and {self.dataset} are {self.kind}: choose native")
-        known = self.known_tests
-        if self.tests is not None and (not self.measured_tests or (not images and set(self.tests) - set(known))):
-            more = "; zoom and slices need spacing" if len(known) < len(TESTED.get(self.dataset, known)) else ""
-            given, choice = ", ".join(self.tests) or "is empty", ", ".join(known) + more
-            raise ValueError(f"tests {given}: for {self.dataset} choose from {choice}")
 
     @property
     def kind(self) -> Kind:

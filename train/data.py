@@ -144,7 +144,7 @@ def stored(config: Config, at: Case, *, split: str, training: bool = False) -> D
     """The data set of this run, read from files."""
     root = Path(config.data_dir or "") / split
     if config.dataset == "clips":
-        begin = {"start": "random" if training else "middle", "seed": config.seed, "max_pixels": config.max_pixels}
+        begin = {"start": "random" if training else "middle", "max_pixels": config.max_pixels}
         return ClipFolder(root, count=at.size[0], fps=at.fps, size=at.size[1:], **begin)  # type: ignore[arg-type]
     if config.dataset == "volumes":
         finer = at.spacing != trained(config).spacing  # what only files of finer voxels can show
@@ -216,33 +216,6 @@ def _check_cache(size: int) -> None:
     """Whether so many bytes may be held."""
     if size > MOST:
         raise ValueError(f"cache of {size / 1e9:.1f} GB, at most {MOST / 1e9:.0f}: lower train_samples, or leave cache out")
-
-
-def class_count(config: Config) -> int | None:
-    """Number of classes: what the run says, or else what the data tells; None for the model's own."""
-    if config.num_classes is not None:
-        return config.num_classes
-    if config.dataset in DRAWN:
-        return len(answers(config)) + (config.rest > 0)
-    if config.dataset in ("folder", "clips", "volumes"):
-        root = Path(config.data_dir or "") / config.train_split
-        if not root.is_dir():
-            raise ValueError(f"{root}: there is no such folder, which tells the classes: mend --data-dir, or give --num-classes")
-        return len({path.name for path in root.iterdir() if path.is_dir()})
-    return None
-
-
-def answer_count(config: Config) -> int | None:
-    """Number of classes that can be the answer: all but the rest, which is the last."""
-    count = class_count(config)
-    return count - 1 if count is not None and config.rest else count
-
-
-def answers(config: Config) -> Sequence[str]:
-    """What the labels of a drawn data set stand for."""
-    if config.dataset == "moving":
-        return Moving("train", question=config.question, classes=config.characters).answers
-    return config.characters or ("up", "right", "down", "left")
 
 
 def order(count: int, batch: int, seed: int, steps: int, rank: int = 0, world: int = 1) -> Iterator[list[int]]:

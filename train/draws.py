@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
-from itertools import islice
+from itertools import islice, tee
 from typing import Any
 
 import numpy as np
 import torch
 from torch.utils.data import Dataset
 
+from train import streams
 from train.config import Config
 from train.data import Batch, loader, order
 
@@ -52,13 +53,18 @@ class Seeded(Dataset[Any]):
         return len(self.source)
 
     def __getitem__(self, key: tuple[int, int]) -> Any:
-        seed_all(self.seed, *key, SAMPLE)
+        seed_all(self.seed, key[0], int(key[1]), SAMPLE)
         return self.source[key[1]]
 
 
 def batches(data: Any, config: Config, *, start: int, end: int, rank: int = 0, world: int = 1) -> Iterator[tuple[list[int], Batch]]:
     """Batches `start` to `end` of a rank, each with the indices of its samples. What is drawn here knows no augmentation but that
     of its index, and comes batch by batch; other data sets are read as `Seeded`."""
+    if isinstance(stream := getattr(data, "source", None), streams.Stream):
+        span = {"start": start, "end": end, "rank": rank, "world": world}
+        told, asked = tee(streams.order(stream, config.batch_size, config.seed, **span))
+        names = ([key.name for _, key in batch] for batch in told)
+        return zip(names, loader(Seeded(data, config.seed), asked, config.workers))  # type: ignore[arg-type]
     given = len(data), config.batch_size, config.seed, end, rank, world
     if hasattr(data, "__getitems__"):
         return zip(islice(order(*given), start, None), loader(data, islice(order(*given), start, None), config.workers))

@@ -6,7 +6,6 @@ was killed anywhere goes on from its newest checkpoint to the same bits.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import math
 import os
@@ -16,22 +15,20 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from timm.utils import ModelEmaV3
 from torch import nn
 
 from train import processes
-from train.cases import case, trained
 from train.config import Config
 from train.data import Batch, training_set
 from train.draws import STEP, batches, seed_all
 from train.durable import publish
-from train.evaluate import score, test_set
 from train.guard import Guard, too_many
-from train.modelling import build, load_weights, save
+from train.modelling import save
 from train.objective import Objective
 from train.optimisation import optimisation
 from train.resume import Parts, Record
 from train.sift import Missing, WorkerLost
+from train.spread import Spread, accuracies
 from train.stop import Stop, Stopped
 
 Report = Callable[[dict[str, Any]], None]
@@ -44,32 +41,27 @@ class Trainer:
     goes on from that checkpoint or fails. `report` is told of steps, measurements, updates left out, and of what is saved.
     """
 
+    @processes.together()
     def __init__(self, config: Config, folder: Path, report: Report = lambda event: None, resume: str = "auto") -> None:
-        self.config, self.folder, self.report = config, folder, report
+        self.config, self.report = config, report
         if config.threads:
             torch.set_num_threads(config.threads)
         self.rank, self.world = processes.join(config.device)
+        self.folder = folder = processes.from_all(folder, self.world)[0]  # whose name may be made of the time
         torch.manual_seed(config.seed)
         self.device = torch.device(f"cuda:{os.environ.get('LOCAL_RANK', 0)}" if config.device == "cuda" else config.device)
         self.data = training_set(config)
-        self.model = build(config)
-        if config.checkpoint:
-            load_weights(self.model, Path(config.checkpoint))
-        if config.grad_checkpointing:
-            self.model.set_grad_checkpointing(True)
-        self.model.to(self.device, memory_format=torch.channels_last if config.channels_last else torch.contiguous_format)
+        self.spread = Spread(config, self.rank, self.world, self.device)
+        self.model, self.ema, self.runner = self.spread.model, self.spread.ema, self.spread.runner
         per_epoch = len(self.data) // (config.batch_size * self.world)
         self.steps = config.steps or config.epochs * max(1, per_epoch // config.grad_accum_steps)
         self.optimizer, self.scheduler, self.scaler = optimisation(self.model, config, self.steps)
-        self.ema = ModelEmaV3(self.model, decay=config.model_ema_decay, use_warmup=True) if config.model_ema else None
-        self.runner = self._runner()
         self.objective = Objective(config, getattr(self.model, "num_classes", 0), self.device)
         self.guard = Guard(self.model, self.world)
-        self.record = Record(config, folder / "checkpoints", self.world, len(self.data))
-        if self.rank == 0:
-            self.record.claim()
-        processes.wait(self.world)
+        team = {"rank": self.rank, "world": self.world, "shared": self.spread.shared}
+        self.record = Record(config, folder / "checkpoints", len(self.data), **team)
         self.progress = self.record.take_up(self._parts(), resume)
+        self.due = False  # is a checkpoint, by the first process's clock
         if (ledger := getattr(self.data, "ledger", None)) is not None:
             ledger.known = {event["sample"]: event["why"] for event in self.progress.log if event["event"] == "bad"}
             ledger.tell = self._left_out
@@ -80,6 +72,7 @@ class Trainer:
         """What a checkpoint holds the state of."""
         return Parts(self.model, None if self.ema is None else self.ema.module, self.optimizer, self.scheduler, self.scaler)
 
+    @processes.together()
     def fit(self) -> dict[str, Any]:
         """Train what is left; returns what the `trained` event says. Asked to end, it saves and raises `Stopped`."""
         config, progress = self.config, self.progress
@@ -125,7 +118,7 @@ class Trainer:
             seen += indices
             micro, last = step * config.grad_accum_steps + part, part + 1 == config.grad_accum_steps
             seed_all(config.seed, micro, self.rank, STEP)
-            with contextlib.nullcontext() if last or self.world == 1 else self.runner.no_sync():
+            with self.spread.gathering(last):
                 loss = self.objective(self.runner, batch, micro) / config.grad_accum_steps
                 self.scaler.scale(loss).backward()
             total += loss.detach()
@@ -143,8 +136,9 @@ class Trainer:
         config, progress, scaler = self.config, self.progress, self.scaler
         scaler.unscale_(self.optimizer)
         norm = self.guard.norm()
-        flags = not math.isfinite(loss), not math.isfinite(norm), stop.signum if stop.asked else 0
-        wrong_loss, wrong_norm, signum = processes.largest(flags, self.world, self.device)
+        due = self.rank == 0 and self.record.due(progress.step + 1)
+        flags = not math.isfinite(loss), not math.isfinite(norm), stop.signum if stop.asked else 0, due
+        wrong_loss, wrong_norm, signum, self.due = processes.largest(flags, self.world, self.device)
         if not wrong_loss and not wrong_norm:
             if config.clip_grad is not None:
                 nn.utils.clip_grads_with_norm_(self.model.parameters(), config.clip_grad, norm)
@@ -165,7 +159,8 @@ class Trainer:
             self.ema.update(self.model, progress.step)
         progress.loss, progress.in_a_row = loss, 0
         if progress.step % 20 == 0 or progress.step + 1 == self.steps:
-            self._log({"event": "step", "step": progress.step + 1, "steps": self.steps, "loss": loss})
+            lr = self.optimizer.param_groups[0]["lr"]
+            self._log({"event": "step", "step": progress.step + 1, "steps": self.steps, "loss": loss, "lr": lr})
 
     def _leave_out(self, samples: list[int]) -> None:
         """An update that changes nothing, and is told with its samples."""
@@ -177,38 +172,35 @@ class Trainer:
             raise too_many(progress.in_a_row, progress.step + 1, samples)
 
     def _look(self, moved: bool, ending: bool) -> None:
-        """After a step, on the first process: measure and save, where it is time."""
+        """After a step: measure and save, where it is time."""
         config, progress = self.config, self.progress
-        if self.rank > 0:
+        best = bool(moved and config.measure_every and progress.step % config.measure_every == 0) and self._measure()
+        if not (best or ending or progress.step == self.steps or self.due):
             return
-        best = False
-        if moved and config.measure_every and progress.step % config.measure_every == 0:
-            accuracies = self._accuracies()
-            found = {"step": progress.step, "accuracy": sum(accuracies.values()) / max(1, len(accuracies))}
-            self._log({"event": "measured", **found, "accuracies": accuracies})
-            if best := progress.best is None or found["accuracy"] > progress.best["accuracy"]:
-                progress.best = found
-            self.runner.train()
-        if best or ending or progress.step == self.steps or self.record.due(progress.step):
+        if self.rank == 0 or self.spread.shared:
             path = self.record.save(self._parts(), progress)
             self._tell({"event": "saved", "step": progress.step, "path": str(path)})
 
-    def _runner(self) -> nn.Module:
-        runner: nn.Module = self.model
-        if self.config.torchcompile:
-            runner = torch.compile(runner)
-        if self.world > 1:
-            runner = nn.parallel.DistributedDataParallel(runner)
-        return runner
+    def _measure(self) -> bool:
+        """On the first process; returns, on all, whether it is the best so far."""
+        progress, best = self.progress, False
+        if (used := self.spread.used()) is not None:
+            found = accuracies(used, self.config, self.objective.told)
+            told = {"step": progress.step, "accuracy": sum(found.values()) / max(1, len(found))}
+            self._log({"event": "measured", **told, "accuracies": found})
+            if best := progress.best is None or told["accuracy"] > progress.best["accuracy"]:
+                progress.best = told
+            self.runner.train()
+        return bool(processes.largest((best,), self.world, self.device)[0])
 
     def _finish(self) -> dict[str, Any]:
         """Save the model as it is used, then measure at the training size, as `train.evaluate` does."""
         config, progress = self.config, self.progress
-        if self.rank == 0:
+        if (used := self.spread.used()) is not None:
             self.folder.mkdir(parents=True, exist_ok=True)
             publish(self.folder / "run.json", json.dumps(self.record.told(), indent=2))
-            save(self._best, config, self.folder)
-        accuracies = self._accuracies() if self.rank == 0 else {}
+            save(used, config, self.folder)
+        measured = accuracies(used, config, self.objective.told)
         event = {
             "event": "trained",
             "encoding": config.title,
@@ -217,26 +209,14 @@ class Trainer:
             "seconds": round(progress.seconds, 2),
             "wait_share": round(progress.waited / max(progress.seconds, 1e-9), 4),
             "loss": None if progress.loss is None else round(progress.loss, 4),
-            "accuracy": sum(accuracies.values()) / max(1, len(accuracies)),
-            "accuracies": accuracies,
+            "accuracy": sum(measured.values()) / max(1, len(measured)),
+            "accuracies": measured,
             "parameters": sum(p.numel() for p in self.model.parameters() if p.requires_grad),
             "skipped": progress.skipped,
         }
         self._log(event)
         processes.part()
         return event
-
-    @property
-    def _best(self) -> nn.Module:
-        """The model that is measured and used."""
-        return self.model if self.ema is None else self.ema.module
-
-    def _accuracies(self) -> dict[str, float]:
-        """Accuracy at the training size, by test."""
-        config = self.config
-        home = [case(config, test, 1) for test in config.measured_tests] if config.kind == "images" else [trained(config)]
-        sets = {at.test: test_set(config, at, config.val_samples)[0] for at in home}
-        return {test: score(self._best, data, config, **self.objective.told).accuracy for test, data in sets.items()}
 
     def _left_out(self, one: Missing) -> None:
         """A training file that is broken, and may be."""

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
-import hashlib
 import itertools
+import json
 import resource
-import secrets
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, is_dataclass
+from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -21,18 +21,24 @@ from rich.table import Table
 from torch import Tensor, nn
 
 from rope_nd.scaling import RULES
-from rope_nd.wrapping.families import wrapped_trunk
-from rope_nd.wrapping.stack import Stack
 from train import cli
-from train.cases import Case, case, own, places, seen
+from train.answers import answer_count
+from train.cases import Case, own, places
 from train.config import DRAWN, Config, Test
-from train.data import Drawn, answer_count, drawn, loader, stored
+from train.data import Drawn, drawn, loader, stored
+from train.durable import digest
+from train.fingerprint import fingerprint
+from train.kept import Kept, beside, code, key_of
 from train.modelling import load, normalise, token_size
 from train.probe import probe as probe_features
 from train.rows import Row, write_rows
 from train.rules import READINGS, TIME, Rule, reader, usable
+from train.sizes import cases_of, parse_size
+from train.streams import Picked, Stream
 
 TOKENS = 8192  # a batch holds about this many tokens, at every size
+NUMBERS = "accuracy", "low", "high", "images", "images_per_s", "memory_mb"
+KEPT = "evaluated.jsonl"  # beside the model
 
 
 Planned = tuple[Case, int, Sequence[Sequence[str]]]  # a case, the number of its inputs, and rules
@@ -65,9 +71,10 @@ def test_set(config: Config, at: Case, samples: int, crop: bool = False) -> tupl
         known = ("dataset", "img_size", "classes", "val_split", "question", "frames", "fps")  # what the inputs depend on
         return _in_memory(Config(**{name: getattr(config, name) for name in known}), at.inputs, samples, crop)
     data = stored(config, at, split=config.measured_split)
-    count = min(samples, len(data))
-    spread = [i * len(data) // count for i in range(count)]  # for files come class by class
-    return torch.utils.data.Subset(data, spread), torch.arange(count)
+    total = data.count() if isinstance(data, Stream) else len(data)
+    count = min(samples, total)
+    spread = [i * total // count for i in range(count)]  # for files come class by class
+    return Picked(data, spread) if isinstance(data, Stream) else torch.utils.data.Subset(data, spread), torch.arange(count)
 
 
 @torch.inference_mode()
@@ -81,7 +88,7 @@ def score(model: nn.Module, data: Any, config: Config, **told: Any) -> Score:
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats()
     right, seconds = [], 0.0
-    for images, labels, *where in loader(data, indices, config.workers):
+    for images, labels, *where in loader(data, data.keyed(indices) if isinstance(data, Picked) else indices, config.workers):
         start = time.perf_counter()
         with torch.autocast(device.type, getattr(torch, config.amp_dtype), enabled=config.amp):
             guess = model(normalise(images, device), **own(told, where))[..., : answer_count(config)].argmax(-1).cpu()
@@ -100,56 +107,50 @@ def interval(right: Tensor, groups: Tensor, draws: int = 1000) -> tuple[float, f
     return float(low), float(high)
 
 
-def measure(checkpoint: Path, plan: Iterable[Planned], facts: dict[str, str]) -> Iterator[Row]:
-    """Rows of one checkpoint: cases × rules.
+def measure(checkpoint: Path, plan: Iterable[Planned], facts: dict[str, str], kept: Kept | None = None) -> Iterator[Row]:
+    """Rows of one checkpoint: cases × rules; those in `kept` are not measured again, and others are put there.
 
     Rules that lead to the same tables (all of them at the training size) give the same numbers, and are run once.
     """
+    kept = kept or Kept(None)
     known: dict[tuple[Any, ...], dict[str, Any]] = {}
+    _, config = load(checkpoint)
+    made = digest(_weights(checkpoint)), json.loads(config.to_json()), code()
     for at, samples, rules in plan:
-        upper = _on_crops(checkpoint, at, samples) if at.test == "canvas" else None
+        upper = functools.cache(lambda at=at, samples=samples: _on_crops(checkpoint, at, samples))
         for rule in (Rule(*rule) for rule in rules):
-            model, config = load(checkpoint, scaling=rule.scaling, temperature=rule.temperature)
-            told = places(config, at, rule.positions)
-            apart = told if config.dataset == "volumes" else {}  # tables of each sample's own spacing
-            windowed = rule.scaling if rule.scaling in READINGS and at.size != config.size else ""
-            key = (at.inputs, samples, fingerprint(model, at.size, **told), windowed, *apart)
-            if key not in known:
-                known[key] = _numbers(_read(model, config, rule), config, at, samples, told)
-            what = {"encoding": config.title, "seed": config.seed, "test": at.test, **at.column(config.kind)._asdict()}
-            yield Row(**what, **rule._asdict(), **known[key], upper=upper, **facts)
+            key = key_of(*made, dataclasses.asdict(at), samples, rule)
+            entry = kept.get(key)
+            if entry is None:
+                numbers, tables = _under(checkpoint, at, samples, rule, known)
+                what = {"encoding": config.title, "seed": config.seed, "test": at.test, **at.column(config.kind)._asdict()}
+                row = Row(**what, **rule._asdict(), **numbers, upper=upper() if at.test == "canvas" else None, **facts)
+                entry = kept.add(key, {"row": dataclasses.asdict(row), "tables": tables})
+            found = Row(**entry["row"])
+            known.setdefault(_place(at, samples, entry["tables"]), {name: getattr(found, name) for name in NUMBERS})
+            yield found
 
 
-@torch.inference_mode()
-def fingerprint(model: nn.Module, size: tuple[int, ...], **told: Any) -> bytes:
-    """What a model does with positions at a size, as a digest: codes, tables, biases and score factors.
-
-    A model of which that cannot be told without running it (patches of several sizes) has a new digest each time.
-    """
-    inner = wrapped_trunk(model)
-    if inner is None:
-        return b"timm"
-    if not isinstance(inner, Stack):
-        return secrets.token_bytes(16)
-    digest = hashlib.sha256()
-    for table in _tables(inner.eval().start(torch.zeros(1, inner.in_chans, *size), **told)):
-        digest.update(table.float().numpy().tobytes())
-    return digest.digest()
+def _under(
+    checkpoint: Path, at: Case, samples: int, rule: Rule, known: dict[tuple[Any, ...], dict[str, Any]]
+) -> tuple[dict[str, Any], str]:
+    """The numbers of one case under one rule, which may be known from another rule, and what tells rules apart."""
+    model, config = load(checkpoint, scaling=rule.scaling, temperature=rule.temperature)
+    told = places(config, at, rule.positions)
+    apart = sorted(told) if config.dataset == "volumes" else []  # tables of each sample's own spacing
+    windowed = [rule.scaling] if rule.scaling in READINGS and at.size != config.size else []
+    tables = " ".join([fingerprint(model, at.size, **told).hex(), *windowed, *apart])
+    found = known.get(_place(at, samples, tables))
+    rest = answer_count(config) if config.rest else None
+    return (_numbers(reader(model, rule, config.size, rest), config, at, samples, told) if found is None else found), tables
 
 
-def _tables(thing: Any) -> Iterator[Tensor]:
-    """Every tensor in nested tuples and data classes, and those that functions in them make."""
-    if isinstance(thing, Tensor):
-        yield thing
-    elif isinstance(thing, (list, tuple)) or is_dataclass(thing):
-        for part in thing if isinstance(thing, (list, tuple)) else vars(thing).values():
-            yield from _tables(part)
-    elif callable(thing):
-        yield from _tables(thing())
+def _place(at: Case, samples: int, tables: str) -> tuple[Any, ...]:
+    return at.inputs, samples, tables
 
 
-def _read(model: nn.Module, config: Config, rule: Rule) -> nn.Module:
-    return reader(model, rule, config.size, rest=answer_count(config) if config.rest else None)
+def _weights(checkpoint: Path) -> Path:
+    return checkpoint if checkpoint.suffix == ".safetensors" else checkpoint / "model.safetensors"
 
 
 def _numbers(model: nn.Module, config: Config, at: Case, samples: int, told: dict[str, Any]) -> dict[str, Any]:
@@ -172,25 +173,6 @@ def _on_crops(checkpoint: Path, at: Case, samples: int) -> float | None:
     if config.dataset != "glyphs":
         return None
     return score(model, test_set(config, at, samples, crop=True)[0], config).accuracy
-
-
-def parse_size(text: str) -> tuple[int, ...]:
-    """`224`, `320x448` (height x width) or `16x64x64` (frames or slices before them)."""
-    parts = text.lower().split("x")
-    if len(parts) > 3 or not all(part.isdigit() and int(part) for part in parts):
-        raise ValueError(f"size {text!r}: write 224, 320x448 for height and width, or 16x64x64 with frames or slices")
-    return tuple(int(part) for part in parts)
-
-
-def _cases(config: Config, tests: Sequence[Test], sizes: Sequence[str], token: tuple[int, ...]) -> list[Case]:
-    """The cases asked for, each of whole tokens; by default those of the training size."""
-    sized = [parse_size(text) for text in sizes]
-    found = [seen(config, test, size) for test in tests for size in sized] or [case(config, test, 1) for test in tests]
-    for at in found:
-        if len(token) == len(at.size) and any(n % of for n, of in zip(at.size, token)):
-            shape, of = ("x".join(map(str, numbers)) for numbers in (at.size, token))
-            raise ValueError(f"size {shape} is no multiple of the {'patch' if len(token) == 2 else 'tube'} {of}")
-    return found
 
 
 def main(
@@ -238,11 +220,15 @@ def main(
             known = [rule.scaling for rule in usable(config.encoding, [(s,) for s in ("none", *RULES, *READINGS)])]
             raise ValueError(f"scaling {name!r} means nothing for encoding {config.encoding!r}: choose from {', '.join(known)}")
     token = token_size(model) if hasattr(model, "patch_embed") else ()
-    cases = _cases(config, test or config.measured_tests, sizes, token)
+    cases = cases_of(config, test or config.measured_tests, sizes, token)
     rules = [Rule(*rule) for rule in itertools.product(scaling, temperature, positions or (config.positions,))]
     columns = ("test", "size", "scaling", "temperature", "positions", "accuracy", "95 %", "inputs/s", "MB")
     table, rows = Table(*columns, title=f"{checkpoint}: {config.title}"), []
-    for row in measure(checkpoint, [(at, samples or config.val_samples, rules) for at in cases], cli.facts()):
+    kept = beside(_weights(checkpoint).parent, KEPT, cli.console.print)
+    if kept.entries:
+        told = f"what {kept.path} holds is not measured again, {len(kept.entries)} rows; delete it to measure all"
+        cli.console.print(told, soft_wrap=True)
+    for row in measure(checkpoint, [(at, samples or config.val_samples, rules) for at in cases], cli.facts(), kept):
         rows.append(row)
         accuracy, bounds = f"{row.accuracy:.4f}", f"{row.low:.3f} to {row.high:.3f}"
         how = row.scaling, row.temperature, row.positions

@@ -20,11 +20,12 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, Ti
 
 from rope_nd import list_encodings
 from train import cli, sequence
+from train.answers import answer_count
 from train.config import Config
-from train.data import answer_count
 from train.durable import publish
 from train.engine import Trainer
-from train.evaluate import measure
+from train.evaluate import KEPT, measure
+from train.kept import Kept
 from train.report import print_table, report
 from train.rows import Row, read_rows, write_rows
 from train.rules import usable
@@ -132,7 +133,7 @@ def _model(folder: Path, facts: dict[str, str], tell: Callable[[Event], None], s
         Trainer(config, folder, tell).fit()
     shutil.rmtree(folder / "checkpoints", ignore_errors=True)
     rows, plan = [], [(at, count, usable(config.encoding, rules)) for at, count, rules in study.plan()]
-    for row in measure(folder, plan, facts):
+    for row in measure(folder, plan, facts, Kept(folder / KEPT)):
         rows.append(row)
         tell({"event": "row", "note": f"{row.test} ×{row.ratio:.3g} {row.scaling}: {100 * row.accuracy:.1f} %"})
     return rows

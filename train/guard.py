@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 
 from train.processes import from_all
 
@@ -29,8 +30,9 @@ class Guard:
         self.model.zero_grad(set_to_none=True)
 
     def norm(self) -> Tensor:
-        """Length of all gradients, a scalar."""
-        return nn.utils.get_total_norm([p.grad for p in self.model.parameters() if p.grad is not None])
+        """Length of all gradients, a scalar; where each process has some rows of them, of those of all."""
+        found = nn.utils.get_total_norm([p.grad for p in self.model.parameters() if p.grad is not None])
+        return found.full_tensor() if isinstance(found, DTensor) else found
 
     def to_blame(self, seen: list[int], loss: float) -> list[int]:
         """The samples of all processes whose loss is not finite; of all of them, where gradients alone are not."""

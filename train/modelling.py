@@ -17,11 +17,12 @@ from torch import Tensor, nn
 import models
 from rope_nd import hub, list_encodings, wrap
 from rope_nd._check import choose
+from rope_nd._command import nearest
 from rope_nd.wrapping.families import wrapped_trunk
 from rope_nd.wrapping.inflation import TubeEmbed
+from train.answers import class_count
 from train.cases import trained
 from train.config import Config, pairs
-from train.data import class_count
 from train.durable import publish
 from train.rules import scaling_of
 
@@ -75,7 +76,8 @@ def _create(name: str, options: dict[str, Any], optional: tuple[str, ...] = ()) 
             return _create(name, {k: v for k, v in options.items() if k != optional[0]}, optional[1:])
         raise ValueError(f"timm cannot make model {name!r} with {options}: {error}") from None
     except (RuntimeError, AssertionError) as error:
-        raise ValueError(f"timm cannot make model {name!r} with {options}: {error}") from None
+        near = "" if timm.is_model(name) else nearest(name, timm.list_models())
+        raise ValueError(f"timm cannot make model {name!r} with {options}: {error}{near}") from None
 
 
 def token_size(model: nn.Module) -> tuple[int, ...]:

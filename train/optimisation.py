@@ -7,7 +7,7 @@ import importlib
 from importlib.util import find_spec
 
 import torch
-from timm.optim import create_optimizer_v2
+from timm.optim import create_optimizer_v2, get_optimizer_info, list_optimizers
 from timm.scheduler import create_scheduler_v2
 from timm.scheduler.scheduler import Scheduler
 from torch import nn
@@ -23,9 +23,13 @@ def optimizer(model: nn.Module, opt: str, lr: float, weight_decay: float) -> tor
         if not isinstance(muon.zeropower_via_newtonschulz, functools.partial):
             muon.zeropower_via_newtonschulz = functools.partial(muon.zeropower_via_newtonschulz, dtype=torch.float32)
     try:
-        return create_optimizer_v2(model, opt=opt, lr=lr, weight_decay=weight_decay, fallback_no_weight_decay=True)
+        found = create_optimizer_v2(model, opt=opt, lr=lr, weight_decay=weight_decay, fallback_no_weight_decay=True)
     except (ValueError, AssertionError) as error:
         raise ValueError(f"timm has no optimiser {opt!r}: {error}") from None
+    if getattr(found, "is_second_order", False):
+        known = [name for name in list_optimizers() if not get_optimizer_info(name).second_order]
+        raise ValueError(f"opt {opt!r} takes gradients of gradients, which are not made here: choose from {', '.join(known)}")
+    return found
 
 
 def optimisation(

@@ -11,10 +11,12 @@ from timm.data import create_dataset
 from torch import Tensor
 from torch.utils.data import Dataset, IterableDataset
 
-from train import bad
+from train import bad, tars
 from train.augment import transform
 from train.bad import naming
 from train.config import Config
+from train.hfids import Hfids
+from train.streams import Stream, Tars, Transform
 
 
 class Strict(Dataset[tuple[Tensor, int]]):
@@ -55,7 +57,11 @@ class Strict(Dataset[tuple[Tensor, int]]):
 
 
 def pictures(config: Config, split: str, size: tuple[int, ...], training: bool = False) -> Dataset[Any]:
-    """A folder or named data set through timm's factory and transforms; pictures come normalised."""
+    """A folder, a stream, or another data set through timm's factory, with timm's transforms; pictures come normalised."""
+    augment = {"color_jitter": config.color_jitter, "auto_augment": config.aa} if training else {}
+    change = transform(size, training=training, **augment)
+    if config.dataset.partition("/")[0] in ("wds", "hfids"):
+        return _stream(config, split, change, training)
     root = Path(config.data_dir or "")
     if config.dataset == "folder":
         _check_folder(root, split)
@@ -65,9 +71,19 @@ def pictures(config: Config, split: str, size: tuple[int, ...], training: bool =
     except (OSError, RuntimeError, AssertionError) as error:
         raise ValueError(f"data set {config.dataset!r} in {root}: {error}") from None
     if isinstance(source, IterableDataset):
-        raise ValueError(f"data set {config.dataset!r} is a stream, whose pictures have no number: give one that can be indexed")
-    augment = {"color_jitter": config.color_jitter, "auto_augment": config.aa} if training else {}
-    return Strict(source, transform(size, training=training, **augment), config.max_pixels)
+        raise ValueError(f"data set {config.dataset!r} is a stream; of streams only wds/.. and hfids/.. are read")
+    return Strict(source, change, config.max_pixels)
+
+
+def _stream(config: Config, split: str, change: Transform, training: bool) -> Stream:
+    """Tar shards, or what `datasets` streams; a number of epochs needs to know how many samples there are."""
+    kind, _, name = config.dataset.partition("/")
+    root, options = config.data_dir or "", (change, config.max_pixels, config.num_classes)
+    found: Stream = Tars(tars.shards(root, split, name), *options) if kind == "wds" else Hfids(name, root, split, *options)
+    if training and config.steps is None and found.length is None:
+        told = "_info.json with shard_lengths, or the number behind the shards ('train-{0000..0099}.tar|100000')"
+        raise ValueError(f"{config.dataset!r} does not tell how many samples there are: give --steps, or {told}")
+    return found
 
 
 def _check_folder(root: Path, split: str) -> None:

@@ -154,7 +154,7 @@ def main(
     facts = cli.facts()
     rows = [
         {**row, **facts}
-        for checkpoint in track(checkpoints, "models", console=cli.console)
+        for checkpoint in track(checkpoints, "models", console=cli.console, disable=not cli.console.is_terminal)
         for row in measure(checkpoint, ratios, formats, samples)
     ]
     write_csv(run / "precision.csv", COLUMNS, rows)

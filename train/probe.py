@@ -4,11 +4,13 @@
 
 Compared are the original with its table resized, the same with a softmax temperature, the retrofitted model, and the control: the
 original's weights with the encoding in place of the table, untrained. Features are kept on disk, by a digest of the model, the
-images and the size. Intervals are bootstraps over images, always with the same draws.
+images and the size, and rows in the run's folder, so that what was killed goes on. Intervals are bootstraps over images, always
+with the same draws.
 """
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import os
 from collections.abc import Callable, Iterator, Sequence
@@ -25,14 +27,17 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from train import cli
+from train.kept import Kept, beside, code, key_of
+from train.labelled import labelled
 from train.retrofit import model as models
 from train.retrofit.distil import Features as Found
 from train.retrofit.distil import features, fidelity, normalise, target_size
-from train.retrofit.images import files, whole
+from train.retrofit.images import whole
 from train.rows import write_csv
 
 DRAWS = 1000
 COOLER = "original, temperature"
+KEPT = "probed.jsonl"  # in the run's folder
 
 
 @dataclass(frozen=True)
@@ -59,38 +64,6 @@ class Row:
     k: int
     command: str = ""
     commit: str = ""
-
-
-def labelled(root: Path, samples: int | None, each: int = 8, seed: int = 0) -> tuple[list[Path], Tensor]:
-    """Images of a folder a class and their labels; classes of one are left out.
-
-    `samples` of them, always the same: `each` of a class at random, class after class in random order, so that few images still
-    have neighbours of their own.
-    """
-    root = root / "val" if (root / "val").is_dir() else root
-    members: dict[str, list[Path]] = {}
-    for path in files(root):
-        if len(path.relative_to(root).parts) < 2:
-            raise ValueError(f"{path}: an image beside the folders; give a folder a class")
-        members.setdefault(path.relative_to(root).parts[0], []).append(path)
-    members = {name: found for name, found in members.items() if len(found) > 1}
-    if samples is not None:
-        members = _some(members, samples, each, torch.Generator().manual_seed(seed))
-    if not members:
-        raise ValueError(f"{root}: no class has two images{'' if samples is None else f' among samples={samples}'}")
-    paths = [path for found in members.values() for path in found]
-    return paths, torch.tensor([number for number, found in enumerate(members.values()) for _ in found])
-
-
-def _some(members: dict[str, list[Path]], samples: int, each: int, random: torch.Generator) -> dict[str, list[Path]]:
-    names, picked, left = list(members), {}, samples
-    for place in torch.randperm(len(names), generator=random).tolist():
-        found = members[names[place]]
-        shuffled = torch.randperm(len(found), generator=random).tolist()[: min(each, left)]
-        if len(shuffled) > 1:
-            picked[names[place]] = sorted(found[index] for index in shuffled)
-            left -= len(shuffled)
-    return dict(sorted(picked.items()))
 
 
 def right(pooled: Tensor, labels: Tensor, k: int = 5) -> Tensor:
@@ -126,6 +99,12 @@ def digest(model: nn.Module, *what: object) -> str:
     return found.hexdigest()[:24]
 
 
+def stamp(path: Path) -> str:
+    """A digest of an image's place, size and time, without reading it."""
+    stat = path.stat()
+    return hashlib.sha256(f"{path.resolve()} {stat.st_size} {stat.st_mtime_ns}".encode()).hexdigest()[:24]
+
+
 class Cache:
     """Features of images on disk, a file each, by the digest of the model and the size; written whole or not at all."""
 
@@ -135,9 +114,7 @@ class Cache:
     def of(self, model: nn.Module, name: str, paths: Sequence[Path], size: int) -> Iterator[Found]:
         """Features of each image; those that are not there are made and kept, patch tokens as float16."""
         for path in paths:
-            stat = path.stat()
-            key = hashlib.sha256(f"{path.resolve()} {stat.st_size} {stat.st_mtime_ns}".encode()).hexdigest()[:24]
-            place = self.folder / name / str(size) / f"{key}.safetensors"
+            place = self.folder / name / str(size) / f"{stamp(path)}.safetensors"
             if not place.exists():
                 self._make(model, path, size, place)
             kept = load_file(place)
@@ -180,23 +157,37 @@ def compare(
     *,
     ratio: float = 1.0,
     k: int = 5,
+    kept: Kept | None = None,
     report: Callable[[str], None] = lambda text: None,
+    **facts: str,
 ) -> Iterator[Row]:
-    """Rows of every model at one size: cosines to the original at `target`, k-NN with the features of the size itself."""
-    teacher, code = found["original"]
-    base: Tensor | None = None
+    """Rows of every model at one size: cosines to the original at `target`, k-NN with the features of the size itself.
+
+    Those in `kept` are not measured again, and others are put there.
+    """
+    kept, made = kept or Kept(None), code()
+    teacher, first = found["original"]
+
+    @functools.cache
+    def base() -> Tensor:
+        return right(torch.cat([one.pooled for one in cache.of(teacher, first, paths, size)]), labels, k).double()
+
+    shown = [*map(stamp, paths), labels.tolist()]
     for name, (model, own) in found.items():
-        report(f"{name} at {size} px")
-        cosines: list[tuple[Tensor, Tensor]] = []
-        pooled: list[Tensor] = []
-        for seen, truth in zip(cache.of(model, own, paths, size), cache.of(teacher, code, paths, target)):
-            cosines.append(fidelity(seen, truth))
-            pooled.append(seen.pooled)
-        patches, classes = (torch.cat(part) for part in zip(*cosines))
-        hits = right(torch.cat(pooled), labels, k).double()
-        base = hits if base is None else base
-        each = (*bounds(patches), *bounds(classes), *bounds(hits), *bounds(hits - base))
-        yield Row(name, size, round(ratio, 3), len(paths), *each, target, k)
+        key = key_of(made, name, own, first, shown, size, target, ratio, k)
+        entry = kept.get(key)
+        if entry is None:
+            report(f"{name} at {size} px")
+            cosines: list[tuple[Tensor, Tensor]] = []
+            pooled: list[Tensor] = []
+            for seen, truth in zip(cache.of(model, own, paths, size), cache.of(teacher, first, paths, target)):
+                cosines.append(fidelity(seen, truth))
+                pooled.append(seen.pooled)
+            patches, classes = (torch.cat(part) for part in zip(*cosines))
+            hits = right(torch.cat(pooled), labels, k).double()
+            each = (*bounds(patches), *bounds(classes), *bounds(hits), *bounds(hits - base()))
+            entry = kept.add(key, asdict(Row(name, size, round(ratio, 3), len(paths), *each, target, k, **facts)))
+        yield Row(**entry)
 
 
 def show(rows: Sequence[Row], title: str) -> Table:
@@ -235,12 +226,14 @@ def probe(
     if wrong := [size for size in wanted if size < 1 or size % step]:
         raise ValueError(f"size {wrong[0]} is no multiple of the patch {step}: the nearest is {models.rounded(wrong[0], step)}")
     paths, labels = labelled(data, samples)
-    rows, facts = [], cli.facts()
+    facts = cli.facts()
+    rows, kept = [], beside(run, KEPT, report)
     for size in wanted:
         target = target_size(size, config.home or (full, full))
         shown = found if size > full else {name: one for name, one in found.items() if name != COOLER}  # the original itself there
-        for row in compare(shown, paths, labels, size, target, Cache(cache), ratio=size / full, k=k, report=report):
-            rows.append(Row(**{**asdict(row), **facts}))
+        told = {"ratio": size / full, "k": k, "kept": kept, "report": report, **facts}
+        for row in compare(shown, paths, labels, size, target, Cache(cache), **told):
+            rows.append(row)
             write_csv(output or run / "probe.csv", [field.name for field in fields(Row)], map(asdict, rows))
     cli.console.print(show(rows, f"{run}: {config.model} with {config.encoding}"))
     return rows

@@ -15,14 +15,18 @@ import torch
 from timm.scheduler.scheduler import Scheduler
 from torch import Tensor, nn
 
-from train import checkpoint, cli
+from train import checkpoint, cli, processes
 from train.checkpoint import CheckpointError, Saved
 from train.config import Config
 from train.durable import hold
+from train.sharding import fitting, joined, parted
 
 # a run goes on with other values of these
-FREE = "workers", "threads", "output", "experiment", "save_every", "keep", "max_skipped", "max_bad", "max_pixels", "cache", "device"
-BITS = "torch", "timm", "python", "threads", "device", "cpu"  # where these differ, the last bits may
+FREE = (
+    *("workers", "threads", "output", "experiment", "save_every", "keep", "max_skipped", "max_bad", "max_pixels", "cache"),
+    *("device", "fsdp"),
+)
+BITS = "torch", "timm", "python", "threads", "device", "cpu", "processes", "fsdp"  # where these differ, last bits may
 SECONDS, SHARE = 60.0, 0.05  # where no number of updates is given: how often to save, and at most this share of the time
 
 
@@ -43,20 +47,20 @@ class Progress:
     waited: float = 0.0
 
 
-def find(root: Path, resume: str) -> tuple[Saved | None, list[str]]:
+def find(root: Path, resume: str, *, by_rows: bool = False) -> tuple[Saved | None, list[str]]:
     """The checkpoint to go on from, and what is to be said of it. `resume`: auto, none, or a path."""
     if resume == "none":
         if checkpoint.steps(root):
             raise ValueError(f"{root} holds checkpoints: go on with --resume auto, or give another --experiment")
         return None, []
     if resume != "auto":
-        found = checkpoint.read(checkpoint.chosen(Path(resume)))
+        found = checkpoint.read(checkpoint.chosen(Path(resume)), by_rows=by_rows)
         if newer := [path.name for path in checkpoint.steps(root) if int(path.name[5:]) > found.step]:
             raise ValueError(
                 f"{root} holds newer checkpoints, {', '.join(newer)}: --resume auto, another --experiment, or delete them"
             )
         return found, [f"going on from {found.path}"]
-    newest, broken = checkpoint.newest(root)
+    newest, broken = checkpoint.newest(root, by_rows=by_rows)
     notes = [f"passed over: {error}" for error in broken]
     if newest is None and broken:
         raise CheckpointError(f"{root}: no checkpoint is whole; the newest: {broken[0]}; to begin anew, delete {root}")
@@ -71,9 +75,14 @@ def check_same(old: Mapping[str, Any], new: Mapping[str, Any], where: Path, free
         raise ValueError(f"{where} is of a run with {told}: give the same, or another folder for the new run")
 
 
+def identity(config: Mapping[str, Any], processes: int) -> dict[str, Any]:
+    """What makes a run: its config, but that batches may be shared out over another number of processes."""
+    return {**config, "batch_size": f"{config['batch_size'] * processes} on all processes"}
+
+
 def changed(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
     """What to say where the machine or a library is another one."""
-    differ = [f"{name} was {old[name]}, is {new[name]}" for name in BITS if old.get(name) != new.get(name)]
+    differ = [f"{name} was {old[name]}, is {new[name]}" for name in BITS if name in old and old[name] != new.get(name)]
     return [f"the last bits may not be those of an uninterrupted run: {'; '.join(differ)}"] if differ else []
 
 
@@ -88,27 +97,30 @@ class Parts:
     scaler: torch.amp.GradScaler
 
     def tensors(self) -> dict[str, dict[str, Tensor]]:
-        return {"model": self.model.state_dict(), **({} if self.ema is None else {"ema": self.ema.state_dict()})}
+        shared, _ = parted(self.optimizer.state_dict())
+        held = {"model": self.model.state_dict(), **({} if self.ema is None else {"ema": self.ema.state_dict()})}
+        return {**held, **({"optimizer": shared} if shared else {})}
 
     def state(self) -> dict[str, Any]:
         schedule = {} if self.schedule is None else self.schedule.state_dict()
-        return {"optimizer": self.optimizer.state_dict(), "schedule": schedule, "scaler": self.scaler.state_dict()}
+        return {"optimizer": parted(self.optimizer.state_dict())[1], "schedule": schedule, "scaler": self.scaler.state_dict()}
 
     def load(self, found: Saved) -> None:
-        self.model.load_state_dict(found.tensors["model"])
+        stored: Mapping[str, Mapping[str, Any]] = found.pieces or found.tensors
+        self.model.load_state_dict(fitting(stored["model"], self.model))
         if self.ema is not None:
-            self.ema.load_state_dict(found.tensors["ema"])
-        self.optimizer.load_state_dict(found.state["optimizer"])
+            self.ema.load_state_dict(fitting(stored["ema"], self.ema))
+        self.optimizer.load_state_dict(joined(found.state["optimizer"], stored.get("optimizer", {}), self.optimizer))
         if self.schedule is not None:
             self.schedule.load_state_dict(found.state["schedule"])
         self.scaler.load_state_dict(found.state["scaler"])
 
 
 class Record:
-    """The checkpoints of one run, under `root`; `notes` are to be told."""
+    """The checkpoints of one run, under `root`; `notes` are to be told. `shared`: each process has some rows of the state."""
 
-    def __init__(self, config: Config, root: Path, world: int, samples: int) -> None:
-        self.config, self.root = config, root
+    def __init__(self, config: Config, root: Path, samples: int, *, rank: int = 0, world: int = 1, shared: bool = False) -> None:
+        self.config, self.root, self.rank, self.world, self.shared = config, root, rank, world, shared
         self.fixed = {"processes": world, "training samples": samples}  # beside the config
         self.before: list[dict[str, Any]] = []  # facts of the parts of this run before this one
         self.begun, self.notes = 0, list[str]()
@@ -118,26 +130,44 @@ class Record:
     def claim(self) -> None:
         """On the first process: see that no other run writes here, and clear away what a crash left. What is not there yet is not
         made; `save` claims it then."""
-        if self.lock is None and self.root.is_dir():
+        if self.rank == 0 and self.lock is None and self.root.is_dir():
             self.lock = hold(self.root / "lock")
             checkpoint.tidy(self.root)
 
     def take_up(self, parts: Parts, resume: str) -> Progress:
-        """Load the checkpoint to go on from into `parts`, if there is one."""
-        found, self.notes = find(self.root, resume)
+        """Load the checkpoint to go on from into `parts`, if there is one: the one that the first process finds whole."""
+        found: Saved | None = None
+
+        def look() -> tuple[Path | None, list[str]]:
+            nonlocal found
+            self.claim()
+            found, notes = find(self.root, resume, by_rows=self.shared)
+            return None if found is None else found.path, notes
+
+        def read() -> None:
+            nonlocal found
+            if found is None and path is not None:
+                found = checkpoint.read(path, by_rows=self.shared, proven=True)
+
+        path, self.notes = processes.first(look, self.rank, self.world)
+        processes.each(read, self.world)
         if found is None:
             return Progress()
         told = found.told["facts"]
-        usual = json.loads(Config().to_json())  # of fields that were not there yet
-        old, new = {**usual, **found.told["config"], **told["fixed"]}, {**json.loads(self.config.to_json()), **self.fixed}
-        check_same(old, new, found.path)
+        self._check(found, told["fixed"])
         parts.load(found)
         self.before, self.begun = told["parts"], found.step
         self.notes += changed(self.before[-1], self.facts)
         return Progress(**found.told["progress"])
 
+    def _check(self, found: Saved, fixed: dict[str, Any]) -> None:
+        """Whether it is of this run."""
+        usual = json.loads(Config().to_json())  # of fields that were not there yet
+        old = {**identity({**usual, **found.told["config"]}, fixed["processes"]), **fixed, "processes": self.world}
+        check_same(old, {**identity(json.loads(self.config.to_json()), self.world), **self.fixed}, found.path)
+
     def save(self, parts: Parts, progress: Progress) -> Path:
-        """Write a checkpoint."""
+        """Write a checkpoint; all processes together, where each has some rows."""
         began = time.monotonic()
         with checkpoint.explained(self.root):
             self.root.mkdir(parents=True, exist_ok=True)
@@ -145,7 +175,8 @@ class Record:
         told = {"config": json.loads(self.config.to_json()), "progress": dataclasses.asdict(progress), "facts": self.told()}
         best = None if progress.best is None else progress.best["step"]
         given = {"tensors": parts.tensors(), "state": parts.state(), "told": told}
-        path = checkpoint.write(self.root, progress.step, **given, keep=self.config.keep, best=best)
+        where = {"rank": self.rank, "world": self.world} if self.shared else {}
+        path = checkpoint.write(self.root, progress.step, **given, keep=self.config.keep, best=best, **where)
         self.clock.saved(began)
         return path
 
@@ -160,7 +191,7 @@ class Record:
     def facts(self) -> dict[str, Any]:
         """Command, commit, whether files differ from it, versions, threads and machine."""
         told = cli.facts()
-        where = {"processes": self.fixed["processes"], "device": self.config.device, "from_step": self.begun}
+        where = {"processes": self.world, "fsdp": self.shared, "device": self.config.device, "from_step": self.begun}
         return {**told, "dirty": told["commit"].endswith("+dirty"), **cli.machine(), **where}
 
 

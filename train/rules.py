@@ -7,11 +7,10 @@ from typing import NamedTuple
 
 from torch import nn
 
-from rope_nd.pyramid import Pyramid
+from rope_nd.pyramid import READINGS, Pyramid
 from rope_nd.registry import scalings
 from rope_nd.scaling import RULES, Scaling
 
-READINGS = {"whole": "whole", "windows": "native", "pyramid": "all"}  # rules that show a model its training size alone
 TIME = "time "  # before the name of a scaling: along the first of three axes alone
 
 

@@ -82,7 +82,7 @@ class Sifted(Dataset[Any]):
         try:
             return self.source[index]
         except BadFile as error:
-            return Missing(index, str(error))
+            return Missing(getattr(index, "name", index), str(error))
 
 
 class Loader(DataLoader[Any]):

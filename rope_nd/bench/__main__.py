@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -23,6 +22,7 @@ import torch
 from rich.console import Console
 
 from .. import kernels
+from .._command import Parser, check_model, run
 from . import rivals, rotation, row, tables
 from .timing import least_pairs
 
@@ -30,11 +30,10 @@ PARTS = ("rotation", "tables", "scaling", "model")
 WIDTH = 140  # characters of a line at the least
 
 
-def parser() -> argparse.ArgumentParser:
+def parser() -> Parser:
     """The options."""
-    made = argparse.ArgumentParser(
-        prog="python -m rope_nd.bench", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    about = (__doc__ or "").split("\n")[0]
+    made = Parser(prog="python -m rope_nd.bench", usage="%(prog)s [options]", description=about)
     add = made.add_argument
     add("--what", nargs="+", choices=PARTS, default=list(PARTS[:3]), help="parts (all but model)")
     add("--device", choices=("cpu", "cuda"), default="cuda" if torch.cuda.is_available() else "cpu")
@@ -108,6 +107,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     given = parser().parse_args(arguments)
     if "model" in given.what and given.pairs < least_pairs():
         parser().error(f"--pairs {given.pairs}: an interval needs at least {least_pairs()}")
+    if given.device == "cuda" and not torch.cuda.is_available():
+        parser().error("--device cuda: torch finds no GPU here; give --device cpu")
+    if "model" in given.what:
+        for name in (given.model, given.timm_model):
+            check_model(name)
     if given.threads:
         torch.set_num_threads(given.threads)
     found: list[row.Row] = []
@@ -136,4 +140,4 @@ def show(console: Console, rows: Sequence[row.Row], missing: Sequence[str]) -> N
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    run(main)

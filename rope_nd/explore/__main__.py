@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import argparse
-import sys
 import webbrowser
 from collections.abc import Sequence
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
+from .._command import Parser, run
 from . import page, write
 
 
@@ -60,7 +59,7 @@ def trouble(file: Path | None, serving: bool, port: int) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """The command line."""
-    parser = argparse.ArgumentParser(prog="python -m rope_nd.explore", description="Write a page that shows rotary encodings.")
+    parser = Parser(prog="python -m rope_nd.explore", description="Write a page that shows rotary encodings.")
     parser.add_argument("file", nargs="?", type=Path, metavar="FILE.html", help="write the page here")
     parser.add_argument("--serve", action="store_true", help="serve the page on 127.0.0.1 and open it in a browser")
     parser.add_argument("--port", type=int, default=0, help="of --serve (default: any that is free)")
@@ -82,4 +81,4 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    run(main)

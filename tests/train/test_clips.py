@@ -10,9 +10,10 @@ import torch
 
 from train import __main__ as train_main
 from train import cli, evaluate, extrapolate, plots, precision, report, samples
+from train.answers import answers
 from train.cases import Case, case, places, seen, spacing, trained
 from train.config import Config
-from train.data import Drawn, answers, order, training_set
+from train.data import Drawn, order, training_set
 from train.engine import Trainer
 from train.modelling import build, load, token_size
 from train.rows import REQUIRED, Size, read_rows

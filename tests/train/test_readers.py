@@ -9,6 +9,7 @@ import pytest
 import torch
 from PIL import Image
 
+from train.draws import Seeded
 from train.readers import ClipFolder, MedMNIST, VolumeFolder, read_clip, read_volume
 
 av, nib, pydicom = (pytest.importorskip(name) for name in ("av", "nibabel", "pydicom"))
@@ -432,6 +433,10 @@ def test_a_folder_of_clips_has_a_class_a_folder(tmp_path):
         ClipFolder(tmp_path, count=4, fps=10.0, start="random", seed=s, source_fps=10.0).read(1).seconds[0].item() for s in range(9)
     ]
     assert len(set(starts)) > 2 and max(starts) <= 0.6 + 1e-9
+    seeded = Seeded(ClipFolder(tmp_path, count=4, fps=10.0, start="random", source_fps=10.0), seed=3)
+    windows = [[int(seeded[epoch, 1][0][0, 0, 0, 0]) for epoch in range(9)] for _ in range(2)]
+    assert windows[0] == windows[1] and len(set(windows[0])) > 2  # another an epoch, and again the same
+    assert windows[0] != [int(Seeded(seeded.source, seed=4)[epoch, 1][0][0, 0, 0, 0]) for epoch in range(9)]
     whole = ClipFolder(tmp_path, count=5, source_fps=10.0)
     assert whole.read(1).seconds.tolist() == pytest.approx([0.1, 0.3, 0.5, 0.7, 0.9])
 

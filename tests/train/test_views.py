@@ -5,8 +5,9 @@ import pytest
 import torch
 
 from tests.promises.runs import tiny
+from train.answers import answer_count, class_count
 from train.cases import case
-from train.data import answer_count, class_count, training_set
+from train.data import training_set
 from train.engine import Trainer
 from train.evaluate import measure
 from train.glyphs import draw, views

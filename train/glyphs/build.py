@@ -23,6 +23,7 @@ from pathlib import Path
 import numpy as np
 from fontTools.ttLib import TTFont
 
+from train import cli
 from train.archives import unpack
 from train.glyphs.draw import CLASSES, Font, glyph, span
 from train.glyphs.outline import rebuild
@@ -236,6 +237,7 @@ def table(fonts: list[dict]) -> str:
 
 
 def main() -> None:
+    """Write fonts.zip and FONTS.md from the packages of a Debian machine."""
     logging.getLogger("fontTools").setLevel(logging.ERROR)
     fonts, licences = [], {}
     with tempfile.TemporaryDirectory() as folder:
@@ -255,4 +257,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    cli.run(main, "python -m train.glyphs.build")

@@ -27,7 +27,7 @@ class ClipFolder(torch.utils.data.Dataset[tuple[Tensor, int]]):
     """Clips (uint8 [C, T, H, W], label) of video files, folders of frames, .npy and .npz files.
 
     count  frames of a clip; with `fps`, sampled at that rate from a window of count / fps seconds, otherwise from the whole file
-    start  where that window lies: first, middle, or random, which is a function of `seed` and the clip (set `seed` anew an epoch)
+    start  where that window lies: first, middle, or random, drawn each time from torch's generator, or from `seed` and the clip
     size   frames are resized to cover it, and the middle is cut out; one number or (height, width). None: as stored
 
     `classes` are the names of the folders, sorted; `read(i)` gives the clip with its times.
@@ -41,7 +41,7 @@ class ClipFolder(torch.utils.data.Dataset[tuple[Tensor, int]]):
         fps: float | None = None,
         start: Literal["first", "middle", "random"] = "middle",
         size: int | tuple[int, int] | None = None,
-        seed: int = 0,
+        seed: int | None = None,
         source_fps: float | None = None,
         layout: Layout = "thwc",
         backend: Backend = "auto",
@@ -63,10 +63,15 @@ class ClipFolder(torch.utils.data.Dataset[tuple[Tensor, int]]):
         source = open_clip(path, **self.told)
         begin = 0.0
         if self.fps is not None and self.start != "first":
-            share = 0.5 if self.start == "middle" else float(np.random.default_rng((self.seed, index)).random())
-            begin = max(0.0, source.duration - self.count / self.fps) * share
+            begin = max(0.0, source.duration - self.count / self.fps) * self._share(index)
         found = sample(source, path, seconds=(begin, None), count=self.count, fps=self.fps)
         return found if self.size is None else found._replace(frames=fit(found.frames, self.size))
+
+    def _share(self, index: int) -> float:
+        """Where the window begins, from 0 to 1. Training seeds torch's generator by seed, epoch and clip."""
+        if self.start == "middle":
+            return 0.5
+        return float(torch.rand(()) if self.seed is None else np.random.default_rng((self.seed, index)).random())
 
     def __getitem__(self, index: int) -> tuple[Tensor, int]:
         return self.read(index).frames, self.labels[index]

@@ -1,5 +1,5 @@
-"""The recipe `moving` with three seeds, 1,400 steps and more test clips: mixed 90 ± 17 % at home, axial 71 ± 26, factorised 75 ± 26,
-others 40 to 49; in seconds none of them loses anything at four times the frame rate. See results/moving.md.
+"""The recipe `moving` with three seeds, 1,400 steps and more test clips: mixed 90 ± 17 % at home, axial 71 ± 26, factorised 75 ±
+26, others 40 to 49; in seconds none of them loses anything at four times the frame rate. See results/moving.md.
 
 python -m train.extrapolate --recipe moving_study
 """

@@ -1,5 +1,4 @@
-import tyro
-
+from train import cli
 from train.report import main
 
-tyro.cli(main, prog="python -m train.report")
+cli.run(main, "python -m train.report")

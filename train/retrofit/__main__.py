@@ -16,7 +16,7 @@ from train.retrofit.engine import Retrofit
 def main(config: Annotated[Config, tyro.conf.arg(name="")]) -> None:
     """Give a pretrained timm model rotary positions. The same command goes on with a run that was interrupted."""
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=cli.console) as progress:
+    with Progress(*columns, console=cli.console, disable=not cli.console.is_terminal) as progress:
         bar = progress.add_task("preparing", total=None)
 
         def report(event: dict[str, Any]) -> None:
@@ -36,4 +36,19 @@ def main(config: Annotated[Config, tyro.conf.arg(name="")]) -> None:
 
 
 if __name__ == "__main__":
-    cli.run(main, "python -m train.retrofit")
+    shown = (
+        "model",
+        "data",
+        "weights",
+        "pretrained",
+        "encoding",
+        "scaling",
+        "train",
+        "sizes",
+        "steps",
+        "batch_size",
+        "lr",
+        "device",
+        "output",
+    )
+    cli.run(main, "python -m train.retrofit", shown=shown)
