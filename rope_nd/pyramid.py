@@ -55,7 +55,7 @@ class Pyramid(nn.Module):
         scales: str = "all",
         keep: Sequence[int] = (),
         rest: int | None = None,
-        floor: float = 0.01,
+        floor: float = 0.1,
         batch: int = 256,
     ) -> None:
         super().__init__()

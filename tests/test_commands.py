@@ -26,6 +26,7 @@ COMMANDS = {
     "train.evaluate": ((), "--checkpont", "--checkpoint"),
     "train.extrapolate": ((), "--recpie", "--recipe"),
     "train.kills": (("--to", "x"), "--kils", "--kills"),
+    "train.plan": ((), "--modle", "--model"),
     "train.precision": (("x",), "--samplse", "--samples"),
     "train.report": (("x",), "--outt", "--out"),
     "train.retrofit": (("--model", "x", "--data", "x"), "--weigts", "--weights"),

@@ -1,7 +1,7 @@
 """Trained at 32 px, read at up to 256 through windows of 32 px at every place and scale. Being measured: no numbers yet.
 
 47 letters and digits, three seeds. Training pictures show whole glyphs of many sizes, or none whole, which is one class more
-(`train.glyphs.views`); larger pictures are read as `rope_nd.pyramid` says. The rule by which windows are compared was chosen on
+(`train.glyphs.views`); larger pictures are read as `rope_nd.pyramid` says. How windows are compared, and `floor`, were chosen on
 pictures of the validation fonts.
 
     python -m train.extrapolate --recipe record

@@ -12,6 +12,8 @@ USUAL = {"rest": 0.0, "train_samples": 60000}  # training pictures as in cpu_stu
 STUDY: Study = dataclasses.replace(
     record.STUDY,
     encodings=("none", "learned", "sinusoidal", "golden", "simplex", "fire", "mixed, no rest", "timm, no rest"),
+    samples=500,
+    samples_beyond=100,
     variants={"mixed, no rest": {"encoding": "mixed", **USUAL}, "timm, no rest": {"encoding": "timm", **USUAL}},
     seeds=(0,),
 )
