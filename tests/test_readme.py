@@ -31,7 +31,13 @@ RUN = {
     "train.extrapolate": "--recipe smoke --name small --steps 3 --encodings axial",
     "train.report": "runs/small",
 }
-HELP = "rope_nd.bench", "rope_nd.coverage", "rope_nd.properties", "train.brains"  # long, or they fetch: asked for their help
+HELP = (
+    "rope_nd.bench",
+    "rope_nd.coverage",
+    "rope_nd.properties",
+    "train.brains",
+    "train.retrofit",
+)  # long, or they fetch: asked for their help
 VALUES = "--pretrained"  # of what nothing here may fetch
 OUTSIDE = "pip", "mkdocs", "torchrun", "pytest"  # .ci/run does these, tests/promises/test_sharded.py what torchrun does
 

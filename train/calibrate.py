@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import tyro
 from rich.progress import track
 from rich.table import Table
 from torch import Tensor, nn
@@ -26,7 +27,7 @@ CALIBRATED = "calibrated"
 
 
 def main(
-    study: Path,
+    study: tyro.conf.Positional[Path],
     models: tuple[str, ...] = (),
     ratios: tuple[float, ...] = (1.5, 2, 3, 4),
     images: int = 64,
