@@ -1,5 +1,7 @@
 """What each part of `record` is worth: the encoding, the class for the rest, the windows; and timm's model beside it. One seed.
 
+The two without the rest were measured (results/record.md), the encodings with it not yet.
+
 python -m train.extrapolate --recipe record_ablation
 """
 
