@@ -29,6 +29,11 @@ def answer_count(config: Config) -> int | None:
     return count - 1 if count is not None and config.rest else count
 
 
+def rest(config: Config) -> int | None:
+    """The class that is no answer, behind all that are; None without one."""
+    return answer_count(config) if config.rest else None
+
+
 def answers(config: Config) -> Sequence[str]:
     """What the labels of a drawn data set stand for."""
     if config.dataset == "moving":

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from rope_nd.calibration import CANDIDATES, calibrate, under
 from train import cli
-from train.answers import answer_count
+from train.answers import rest
 from train.cases import case
 from train.config import Config
 from train.data import drawn
@@ -63,13 +63,13 @@ def one(folder: Path, test: Any, ratio: float, images: int, samples: int) -> dic
     model, config = load(folder)
     if config.dataset != "glyphs":
         raise ValueError(f"{folder}: trained on {config.dataset}; calibration is measured on glyphs")
-    rest, at = (answer_count(config) if config.rest else None), case(config, test, ratio)
+    nothing, at = rest(config), case(config, test, ratio)
     unlabelled, _ = pictures(config, at, "val", images)
     began = time.perf_counter()
-    found = calibrate(model.eval(), unlabelled, rest=rest)
+    found = calibrate(model.eval(), unlabelled, rest=nothing)
     seconds = time.perf_counter() - began
     inputs, labels = pictures(config, at, "test", samples)
-    accuracies = {name: accuracy(under(model, name, rest=rest), inputs, labels) for name in CANDIDATES}
+    accuracies = {name: accuracy(under(model, name, rest=nothing), inputs, labels, nothing) for name in CANDIDATES}
     where = {"model": folder.name, "test": test, "ratio": ratio}
     return {**where, "chosen": found.name, "seconds": round(seconds, 1), "stays": found.stays, "accuracy": accuracies}
 
@@ -81,9 +81,9 @@ def pictures(config: Config, at: Any, split: str, count: int) -> tuple[Tensor, T
 
 
 @torch.no_grad()
-def accuracy(model: nn.Module, inputs: Tensor, labels: Tensor, batch: int = 32) -> float:
-    classes = int(labels.max()) + 1
-    right = [model(x)[:, : max(classes, 2)].argmax(-1) == y for x, y in zip(inputs.split(batch), labels.split(batch))]
+def accuracy(model: nn.Module, inputs: Tensor, labels: Tensor, classes: int | None, batch: int = 32) -> float:
+    """The share of right answers among the first `classes`, or all."""
+    right = [model(x)[:, :classes].argmax(-1) == y for x, y in zip(inputs.split(batch), labels.split(batch))]
     return torch.cat(right).double().mean().item()
 
 

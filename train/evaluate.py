@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from rope_nd.scaling import RULES
 from train import cli
-from train.answers import answer_count
+from train.answers import rest
 from train.cases import Case, own, places
 from train.config import DRAWN, Config, Test
 from train.data import Drawn, drawn, loader, stored
@@ -87,11 +87,11 @@ def score(model: nn.Module, data: Any, config: Config, **told: Any) -> Score:
     indices = [list(range(i, min(i + batch, len(data)))) for i in range(0, len(data), batch)]
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats()
-    right, seconds = [], 0.0
+    right, seconds, answers = [], 0.0, rest(config)
     for images, labels, *where in loader(data, data.keyed(indices) if isinstance(data, Picked) else indices, config.workers):
         start = time.perf_counter()
         with torch.autocast(device.type, getattr(torch, config.amp_dtype), enabled=config.amp):
-            guess = model(normalise(images, device), **own(told, where))[..., : answer_count(config)].argmax(-1).cpu()
+            guess = model(normalise(images, device), **own(told, where))[..., :answers].argmax(-1).cpu()
         seconds += time.perf_counter() - start
         right.append(guess == labels)
     peak = torch.cuda.max_memory_allocated() if device.type == "cuda" else resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
@@ -141,8 +141,7 @@ def _under(
     windowed = [rule.scaling] if rule.scaling in READINGS and at.size != config.size else []
     tables = " ".join([fingerprint(model, at.size, **told).hex(), *windowed, *apart])
     found = known.get(_place(at, samples, tables))
-    rest = answer_count(config) if config.rest else None
-    return (_numbers(reader(model, rule, config.size, rest), config, at, samples, told) if found is None else found), tables
+    return (_numbers(reader(model, rule, config.size, rest(config)), config, at, samples, told) if found is None else found), tables
 
 
 def _place(at: Case, samples: int, tables: str) -> tuple[Any, ...]:
