@@ -181,8 +181,8 @@ class FIRE(Bias):
         if width < 1 or not 0 < c < math.inf or not 0 < threshold < math.inf:
             raise ValueError(f"width={width!r}, c={c!r}, threshold={threshold!r}: give positive numbers")
         self.initial = (c, threshold)
-        self.log_c = nn.Parameter(torch.empty(()))
-        self.log_threshold = nn.Parameter(torch.empty(()))
+        self.log_c = nn.Parameter(torch.empty(1))
+        self.log_threshold = nn.Parameter(torch.empty(1))
         self.hidden, self.out = nn.Linear(1, width), nn.Linear(width, heads)
         self.reset_parameters()
 

@@ -36,7 +36,12 @@ COSTS = (
         "inputs a second",
         "Inputs a second in evaluation, on the machine as it was loaded then: a study runs several models at a time.",
     ),
-    Cost("ms_per_input", "time", "ms an input", "Milliseconds of the model alone for each input, the median over batches."),
+    Cost(
+        "ms_per_input",
+        "time",
+        "ms an input",
+        "Milliseconds for each input of batches of at most 8,192 tokens, the median over batches without the first.",
+    ),
     Cost(
         "memory_mb",
         "memory",
@@ -44,7 +49,12 @@ COSTS = (
         "The most memory in use up to then: on a CPU of the whole process since it began, data included, so that a small input "
         "measured after a large one shows the memory of the large one; on a GPU of tensors, in one measurement.",
     ),
-    Cost("peak_mb", "peak", "MiB", "The most memory that the model takes above what was in use before, in one measurement."),
+    Cost(
+        "peak_mb",
+        "peak",
+        "MiB",
+        "The most that the model allocates at once, above what was there, for one batch of at most 8,192 tokens.",
+    ),
 )
 
 

@@ -6,8 +6,6 @@ import dataclasses
 import functools
 import itertools
 import json
-import resource
-import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from math import prod
@@ -29,15 +27,16 @@ from train.data import Drawn, drawn, loader, stored
 from train.durable import digest
 from train.fingerprint import fingerprint
 from train.kept import Kept, beside, code, key_of
+from train.meter import Meter
 from train.modelling import load, normalise, token_size
 from train.probe import probe as probe_features
-from train.rows import Row, write_rows
+from train.rows import COSTS, Row, write_rows
 from train.rules import READINGS, TIME, Rule, reader, usable
 from train.sizes import cases_of, parse_size
 from train.streams import Picked, Stream
 
 TOKENS = 8192  # a batch holds about this many tokens, at every size
-NUMBERS = "accuracy", "low", "high", "images", "images_per_s", "memory_mb"
+NUMBERS = "accuracy", "low", "high", "images", *COSTS
 KEPT = "evaluated.jsonl"  # beside the model
 
 
@@ -46,11 +45,10 @@ Planned = tuple[Case, int, Sequence[Sequence[str]]]  # a case, the number of its
 
 @dataclass(frozen=True)
 class Score:
-    """Which inputs were right `[N]`, seconds for all of them, and peak memory."""
+    """Which inputs were right `[N]`, and what they cost: `train.rows.COSTS`."""
 
     right: Tensor
-    seconds: float
-    memory_mb: float
+    costs: dict[str, float]
 
     @property
     def accuracy(self) -> float:
@@ -85,17 +83,15 @@ def score(model: nn.Module, data: Any, config: Config, **told: Any) -> Score:
     samples = data[0][0].shape[1:].numel()
     batch = max(1, min(256, TOKENS * prod(token_size(model)) // samples))
     indices = [list(range(i, min(i + batch, len(data)))) for i in range(0, len(data), batch)]
-    if device.type == "cuda":
-        torch.cuda.reset_peak_memory_stats()
-    right, seconds, answers = [], 0.0, rest(config)
-    for images, labels, *where in loader(data, data.keyed(indices) if isinstance(data, Picked) else indices, config.workers):
-        start = time.perf_counter()
+    meter, right, answers = Meter(device), [], rest(config)
+
+    def answer(images: Tensor, where: Sequence[Any]) -> Tensor:
         with torch.autocast(device.type, getattr(torch, config.amp_dtype), enabled=config.amp):
-            guess = model(normalise(images, device), **own(told, where))[..., :answers].argmax(-1).cpu()
-        seconds += time.perf_counter() - start
-        right.append(guess == labels)
-    peak = torch.cuda.max_memory_allocated() if device.type == "cuda" else resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    return Score(torch.cat(right), seconds, peak / 2**20)
+            return model(normalise(images, device), **own(told, where))[..., :answers].argmax(-1).cpu()
+
+    for images, labels, *where in loader(data, data.keyed(indices) if isinstance(data, Picked) else indices, config.workers):
+        right.append(meter.run(functools.partial(answer, images, where), len(labels)) == labels)
+    return Score(torch.cat(right), meter.columns)
 
 
 def interval(right: Tensor, groups: Tensor, draws: int = 1000) -> tuple[float, float]:
@@ -161,8 +157,7 @@ def _numbers(model: nn.Module, config: Config, at: Case, samples: int, told: dic
         "low": low,
         "high": high,
         "images": len(result.right),
-        "images_per_s": round(len(result.right) / result.seconds, 1),
-        "memory_mb": round(result.memory_mb, 1),
+        **result.costs,
     }
 
 
@@ -221,7 +216,7 @@ def main(
     token = token_size(model) if hasattr(model, "patch_embed") else ()
     cases = cases_of(config, test or config.measured_tests, sizes, token)
     rules = [Rule(*rule) for rule in itertools.product(scaling, temperature, positions or (config.positions,))]
-    columns = ("test", "size", "scaling", "temperature", "positions", "accuracy", "95 %", "inputs/s", "MB")
+    columns = ("test", "size", "scaling", "temperature", "positions", "accuracy", "95 %", "ms/input", "MB")
     table, rows = Table(*columns, title=f"{checkpoint}: {config.title}"), []
     kept = beside(_weights(checkpoint).parent, KEPT, cli.console.print)
     if kept.entries:
@@ -231,7 +226,7 @@ def main(
         rows.append(row)
         accuracy, bounds = f"{row.accuracy:.4f}", f"{row.low:.3f} to {row.high:.3f}"
         how = row.scaling, row.temperature, row.positions
-        table.add_row(row.test, row.size.label(row.test), *how, accuracy, bounds, f"{row.images_per_s:.0f}", f"{row.memory_mb:.0f}")
+        table.add_row(row.test, row.size.label(row.test), *how, accuracy, bounds, f"{row.ms_per_input:.2f}", f"{row.peak_mb:.0f}")
     cli.console.print(table)
     if output is not None:
         write_rows(output, rows)

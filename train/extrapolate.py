@@ -27,7 +27,7 @@ from train.engine import Trainer
 from train.evaluate import KEPT, measure
 from train.kept import Kept
 from train.report import print_table, report
-from train.rows import Row, read_rows, write_rows
+from train.rows import COSTS, Row, read_rows, write_rows
 from train.rules import usable
 from train.samples import sheet
 from train.stop import Stopped, stopped_by_sigterm
@@ -144,7 +144,7 @@ def _sequence(folder: Path, facts: dict[str, str], tell: Callable[[Event], None]
     torch.set_num_threads(1)
     rules = of(study.rules, "sequence")
     found = [row for seed in study.seeds for row in sequence.run(encoding, study.sequence, rules=rules, seed=seed, report=tell)]
-    return [Row(**{"upper": None, "images_per_s": None, "memory_mb": None, **row, **facts}) for row in found]
+    return [Row(**{"upper": None, **dict.fromkeys(COSTS), **row, **facts}) for row in found]
 
 
 def _follow(events: Any, progress: Progress, bars: dict[str, Any], folder: Path) -> None:

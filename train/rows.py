@@ -52,7 +52,7 @@ class Row:
     """One measurement; the fields are the columns of rows.csv. Shares are in [0, 1]; None where the file has an empty field.
 
     `depth`: frames or slices, `fps`: of clips; `positions`: "index" if they were counted in tokens, "units" if the model was told
-    the true spacing. Files from before these columns are of images.
+    the true spacing. Files from before these columns are of images. `COSTS`: see `train.costs`.
     """
 
     encoding: str
@@ -75,6 +75,8 @@ class Row:
     depth: int | None = None
     fps: float | None = None
     positions: str = "index"
+    ms_per_input: float | None = None
+    peak_mb: float | None = None
 
     @property
     def size(self) -> Size:
@@ -96,15 +98,16 @@ class Run:
 COLUMNS = [field.name for field in fields(Row)]
 REQUIRED = [field.name for field in fields(Row) if field.default is MISSING]
 COUNT, SHARE, AMOUNT = (int, 1, 10**15), (float, 0, 1), (float, 0, 1e15)
+COSTS = "images_per_s", "memory_mb", "ms_per_input", "peak_mb"  # these differ from one measurement to the next
 NUMBERS: dict[str, tuple[type[int] | type[float], float, float]] = {
     **dict.fromkeys(("height", "width", "depth", "images"), COUNT),
     **dict.fromkeys(("accuracy", "low", "high", "upper"), SHARE),
-    **dict.fromkeys(("images_per_s", "memory_mb"), AMOUNT),
+    **dict.fromkeys(COSTS, AMOUNT),
     "seed": (int, 0, 2**63),
     **dict.fromkeys(("ratio", "fps"), (float, 0.001, 1e6)),
 }
 NAMES = {"test": TESTS, "positions": ("index", "units")}
-MAY_BE_EMPTY = "low", "high", "upper", "images_per_s", "memory_mb", "command", "commit", "depth", "fps"
+MAY_BE_EMPTY = "low", "high", "upper", *COSTS, "command", "commit", "depth", "fps"
 
 
 def read_field(name: str, text: str) -> str | float | None:

@@ -48,8 +48,8 @@ def _check(model: nn.Module) -> None:
         raise ValueError("--fsdp: this model has batch norms, whose means would differ by process: leave --fsdp out")
     if single := [name for name, value in model.named_parameters() if value.ndim == 0]:
         raise ValueError(
-            f"--fsdp: {', '.join(single[:3])} is one number, which has no rows to share out: leave --fsdp out, or take another "
-            "--encoding"
+            f"--fsdp: {', '.join(single[:3])} is one number, which has no rows to share out: leave --fsdp out, or give it "
+            "a dimension"
         )
 
 

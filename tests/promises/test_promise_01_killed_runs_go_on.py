@@ -20,6 +20,7 @@ from train.cases import case
 from train.draws import Seeded
 from train.engine import Trainer
 from train.modelling import load
+from train.rows import COSTS
 from train.study import Study
 
 RANDOM = {"model_ema": True, "model_ema_decay": 0.9, "drop_path": 0.3, "mixup": 0.4, "cutmix": 0.5, "smoothing": 0.1}
@@ -139,7 +140,7 @@ def test_a_study_goes_on_inside_a_model_that_was_half_trained(tmp_path):
 
     def rows(folder: Path) -> list:
         found = extrapolate._model(folder, {"command": "", "commit": ""}, told.append, study, config)
-        return [dataclasses.replace(row, images_per_s=None, memory_mb=None) for row in found]
+        return [dataclasses.replace(row, **dict.fromkeys(COSTS)) for row in found]
 
     whole = rows(tmp_path / "whole")
     killed(config, tmp_path / "parts", 5)

@@ -38,7 +38,7 @@ def filled(encoding: nn.Module, seed: int = 3) -> nn.Module:
     with torch.no_grad():
         for p in encoding.parameters():
             noise = torch.randn(p.shape, generator=generator)
-            p.copy_(noise if p.ndim else p + 0.2 * noise.abs())
+            p.copy_(noise if p.numel() > 1 else p + 0.2 * noise.abs())
     return encoding
 
 

@@ -1,6 +1,5 @@
 """Speed and memory by size of an input: what is averaged, how it is named, and columns that rows may lack."""
 
-from dataclasses import dataclass
 from statistics import mean, stdev
 
 import pytest
@@ -10,11 +9,11 @@ from train.report.tables import markdown
 from train.rows import Row, Run
 
 
-def row(encoding="axial", seed=0, size=(None, 32, 32), kind=Row, **changed):
+def row(encoding="axial", seed=0, size=(None, 32, 32), **changed):
     depth, height, width = size
     told = {"scaling": "none", "temperature": "none", "accuracy": 0.5, "low": None, "high": None, "upper": None, "images": 10}
     told |= {"ratio": 1.0, "images_per_s": 100.0, "memory_mb": None, "command": "", "commit": "", "depth": depth}
-    return kind(encoding, seed, changed.pop("test", "zoom"), height, width, **told | changed)
+    return Row(encoding, seed, changed.pop("test", "zoom"), height, width, **told | changed)
 
 
 def test_a_cell_is_over_seeds_and_tests_and_counts_a_copied_number_once():
@@ -54,16 +53,10 @@ def test_sizes_go_from_few_pixels_to_many_and_lack_what_was_not_measured():
     assert lines == [["axial", "100", "", "100"], ["mixed", "", "100", ""]]
 
 
-@dataclass(frozen=True)
-class Timed(Row):
-    ms_per_input: float | None = None
-    peak_mb: float | None = None
-
-
 def test_costs_appear_where_rows_hold_them_and_nowhere_else(tmp_path):
     assert [cost.column for cost, _ in costs.measured([row()])] == ["images_per_s"]
     assert costs.picture([row(images_per_s=None)], ["axial"]) is None and costs.for_page([row(images_per_s=None)]) == []
-    rows = [row(kind=Timed, images_per_s=None, ms_per_input=0.25, peak_mb=12.5)]
+    rows = [row(images_per_s=None, ms_per_input=0.25, peak_mb=12.5)]
     text = markdown([Run(tmp_path, rows, {"name": "x"}, [])], rows, None)
     assert (
         "## time: ms an input\n" in text and "| axial | 0.250 |" in text and "| axial | 12.5 |" in text and "## speed" not in text

@@ -6,7 +6,9 @@ import json
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -17,9 +19,10 @@ from train import __main__ as train_main
 from train import cli, evaluate, extrapolate
 from train.cases import case
 from train.config import Config, pairs
-from train.data import order
+from train.data import Drawn, order
 from train.engine import Trainer
 from train.modelling import load
+from train.rows import COSTS
 from train.study import Study, adapt, names
 from train.study import load as load_recipe
 
@@ -84,6 +87,35 @@ def test_a_run_loads_by_the_library_alone(tmp_path):
     images = torch.randn(2, 3, 32, 48)
     with torch.no_grad():
         torch.testing.assert_close(hub.load(tmp_path)(images), trainer.model.eval()(images), rtol=0, atol=0)
+
+
+def test_a_row_tells_the_time_of_an_input_and_what_a_batch_allocates(monkeypatch):
+    monkeypatch.setattr(evaluate, "TOKENS", 5 * 16)
+    for pixels, batch in ((16, 20), (32, 5)):
+        data = Drawn(torch.zeros(40, 3, pixels, pixels, dtype=torch.uint8), torch.zeros(40, dtype=torch.long))
+        model = Slow()
+        costs = evaluate.score(model, data, tiny()).costs
+        assert model.batches == [batch] * (40 // batch)
+        made = model.copies * 3 * 4 * pixels**2 * batch / 2**20
+        assert made <= costs["peak_mb"] < 1.3 * made
+        assert 20 <= costs["ms_per_input"] * batch < 200  # the first batch took longer
+        assert costs["images_per_s"] < 40 / 0.2
+
+
+class Slow(torch.nn.Module):
+    """Copies its input, and takes longer when it is called first."""
+
+    copies = 20
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.batches: list[int] = []
+        self.patch_embed = SimpleNamespace(patch_size=(8, 8))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        time.sleep(0.02 if self.batches else 0.2)
+        self.batches.append(len(x))
+        return x.repeat(1, self.copies, 1, 1).sum((2, 3))
 
 
 def test_the_upper_bound_is_that_of_the_weights_now_in_the_folder(tmp_path):
@@ -207,7 +239,7 @@ def test_a_study_writes_its_rows_and_page_and_resumes_without_doing_anything_twi
     (run / "parts" / "axial-1.csv").unlink()  # as if it had been stopped there
     call(extrapolate.main, "--resume", "small-001", "--output", tmp_path / "runs", "--jobs", "1")
     again = list(csv.DictReader((run / "rows.csv").open()))
-    changing = dict.fromkeys(("images_per_s", "memory_mb", "command"))
+    changing = dict.fromkeys((*COSTS, "command"))
     assert [row | changing for row in again] == [row | changing for row in rows]
     assert (run / "log.jsonl").read_text().removeprefix(log).count("done") == 1
 
