@@ -73,7 +73,7 @@ void back_rows(const Span& m, Rows<const T> g, Rows<const T> y, Rows<T> d, Line<
     }
 }
 
-constexpr int64_t NEAR = 1 << 18;  // bytes of a cache that one processor has for itself
+constexpr int64_t NEAR = 1 << 17;  // bytes of table rows and sums at a time
 
 // Calls f(g, b, h, n, count) for rows as they lie in memory: all heads of a token, or tokens of a head, never prefix tokens together
 // with others. A thread has whole spans of tokens, so that it may add to tables that samples and heads share; table rows of a span
@@ -81,24 +81,26 @@ constexpr int64_t NEAR = 1 << 18;  // bytes of a cache that one processor has fo
 // first(from, to), last(from, to).
 template <class F, class A, class Z>
 void lines(const Shape& m, int64_t bytes, F f, A first, Z last) {
-    const int64_t share = (m.tokens + m.threads - 1) / m.threads, near = NEAR / (1 + bytes);
-    const int64_t span = std::max<int64_t>(1, std::min(share, std::max<int64_t>(16, near)));
-    const int64_t spans = (m.tokens + span - 1) / span;
+    const auto parts = [](int64_t whole, int64_t part) { return (whole + part - 1) / part; };
+    const int64_t near = NEAR / (1 + bytes);
+    const int64_t shares = parts(parts(m.tokens, std::max<int64_t>(16, near)), m.threads);  // for each thread as many
+    const int64_t span = std::max<int64_t>(1, parts(m.tokens, std::max<int64_t>(1, shares * m.threads)));
+    const int64_t spans = parts(m.tokens, span);
 #pragma omp parallel for schedule(static) num_threads(m.threads) if (m.threads > 1)
     for (int64_t part = 0; part < spans; ++part) {
         const int64_t from = part * span, to = std::min(from + span, m.tokens), bare = std::min(to, std::max(from, m.prefix));
         first(bare - m.prefix, to - m.prefix);
-        for (int64_t b = 0; b < m.batch; ++b) {
-            if (m.heads_inside()) {
+        if (m.heads_inside()) {
+            for (int64_t b = 0; b < m.batch; ++b)
                 for (int64_t n = from; n < to; ++n)
                     for (int64_t g = 0; g < m.groups; ++g) f(g, b, 0, n, m.heads);
-            } else {
-                for (int64_t g = 0; g < m.groups; ++g)
-                    for (int64_t h = 0; h < m.heads; ++h) {
+        } else {
+            for (int64_t h = 0; h < m.heads; ++h)
+                for (int64_t b = 0; b < m.batch; ++b)
+                    for (int64_t g = 0; g < m.groups; ++g) {
                         if (from < bare) f(g, b, h, from, bare - from);
                         if (bare < to) f(g, b, h, bare, to - bare);
                     }
-            }
         }
         last(bare - m.prefix, to - m.prefix);
         fence();

@@ -176,10 +176,12 @@ struct Shape {
         if (follow) heads *= groups, groups = turned = 1;
     }
     template <class T>
-    int64_t table_bytes(int cos) const { return 3 * pairs * int64_t(sizeof(Table<T>)) * (strides[3 * cos + 1] ? heads : 1); }
-    bool heads_inside() const { return strides[4] <= strides[5]; }  // as what is written lies in memory
+    int64_t table_bytes(int cos) const {  // of cos, sin and a sum, that are used for a token one after the other
+        return 3 * pairs * int64_t(sizeof(Table<T>)) * (strides[3 * cos + 1] && heads_inside() ? heads : 1);
+    }
+    bool heads_inside() const { return strides[1] <= strides[2]; }  // as what is read first lies in memory
     int64_t step(int tensor) const { return strides[3 * tensor + (heads_inside() ? 1 : 2)]; }
-    int64_t ahead(int tensor) const { return (heads_inside() ? 2 : 16) * strides[3 * tensor + 2]; }
+    int64_t ahead(int tensor) const { return (heads_inside() ? 3 : 8) * strides[3 * tensor + 2]; }
     int64_t at(int tensor, int64_t b, int64_t h, int64_t n) const {
         const int64_t* s = strides + 3 * tensor;
         return b * s[0] + h * s[1] + n * s[2];

@@ -123,15 +123,19 @@ def test_odd_strides_and_strides_beyond_two_to_the_31_are_turned(dtype):
 
 
 @built
+@pytest.mark.parametrize(
+    "lie", [("packed", "packed", "packed"), ("plain", "packed", "packed"), ("packed", "tokens first", "plain")]
+)
 @pytest.mark.parametrize("dtype", dtypes)
-def test_the_native_gradient_of_angles_is_the_sum_over_what_shares_them(dtype):
+def test_the_native_gradient_of_angles_is_the_sum_over_what_shares_them(dtype, lie):
     torch.manual_seed(1)
     for layout, inverse, lead in product(("interleaved", "half"), (False, True), ((1, 1), (1, 3), (5, 1), (5, 3))):
-        gs, ys = ([shaped("packed", 5, 3, 40, 26, dtype) for _ in range(2)] for _ in range(2))
+        gs, ys, outs = (tuple(shaped(kind, 5, 3, 40, 26, dtype) for _ in range(2)) for kind in lie)
         angle = torch.randn(*lead, 39, 11)
         cos, sin = tables(angle, dtype)
-        outs = tuple(torch.full_like(gs[0], float("nan")) for _ in gs)
-        along_cos, along_sin = native.turn_back(tuple(gs), tuple(ys), outs, cos, sin, layout, 1, inverse)
+        for out in outs:
+            out.fill_(float("nan"))
+        along_cos, along_sin = native.turn_back(gs, ys, outs, cos, sin, layout, 1, inverse)
         theta = torch.zeros_like(angle).double()
         for g, y, out in zip(gs, ys, outs):
             opposite = reference(g, angle if inverse else -angle, layout, 1)
