@@ -29,7 +29,12 @@ def join(device: str) -> tuple[int, int]:
     if world > 1 and not dist.is_initialized():
         if device == "cuda":
             torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", 0)))
-        dist.init_process_group("nccl" if device == "cuda" else "gloo", timeout=PATIENCE)
+        store, rank, _ = next(dist.rendezvous("env://", timeout=PATIENCE))
+        store = dist.PrefixStore(
+            os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"), store
+        )  # else the dead ones' addresses are found
+        kind = "nccl" if device == "cuda" else "gloo"
+        dist.init_process_group(kind, store=store, rank=rank, world_size=world, timeout=PATIENCE)
     return (dist.get_rank(), world) if world > 1 else (0, 1)
 
 
