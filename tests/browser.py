@@ -1,47 +1,101 @@
-"""A Chromium for the tests of pages: what a script returns in a page, as a browser shows it."""
+"""A Chromium for the tests of pages, driven by Playwright; axe-core; and the contrast of colours that no such tool looks at."""
 
 from __future__ import annotations
 
 import json
 import re
 import shutil
-import subprocess
-from pathlib import Path
-from typing import Any
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-BROWSER = next((found for name in ("chromium", "chromium-browser", "google-chrome") if (found := shutil.which(name))), None)
+if TYPE_CHECKING:
+    from playwright.sync_api import Page
+
+INSTALLED = next((found for name in ("chromium", "chromium-browser", "google-chrome") if (found := shutil.which(name))), None)
+BROWSER = INSTALLED if find_spec("playwright") else None
 NODE = shutil.which("node")
-WATCH = """<script>const ERRORS = [];
-addEventListener("error", event => ERRORS.push(event.message));
-addEventListener("unhandledrejection", event => ERRORS.push(String(event.reason)));
-addEventListener("securitypolicyviolation", event => ERRORS.push(event.violatedDirective));
-for (const name of ["error", "warn"]) console[name] = (...said) => ERRORS.push(said.join(" "));</script>"""
-ANSWER = """<script>{ const answer = document.createElement("pre");
-answer.id = "answer";
-answer.textContent = JSON.stringify((() => {%s})());
-document.body.append(answer); }</script>"""
+WIDE, PHONE = 1280, 390
 
 
-def in_browser(text: str, script: str, folder: Path, width: int = 1280, link: str = "", flags: tuple[str, ...] = ()) -> Any:
-    """What `script`, the body of a function, returns in the page of that text; ERRORS holds what went to the console."""
+@contextmanager
+def chromium() -> Iterator[Page]:
+    """A tab of the installed Chromium. Until it is closed asyncio.run fails in this thread: it lives no longer than a module."""
     if not BROWSER:
-        pytest.skip("no Chromium is installed")
-    file = folder / "page.html"
-    watched = text.replace('<meta name="viewport"', WATCH + '<meta name="viewport"', 1)
-    before, end, after = watched.rpartition("</body>")
-    file.write_text(before + ANSWER.replace("%s", script) + end + after, encoding="utf-8")
-    told = dom(file.as_uri() + link, folder, f"--window-size={width},900", *flags)
-    found = re.search(r'<pre id="answer">(.*?)</pre>', told, re.DOTALL)
-    assert found, told[-2000:]
-    return json.loads(found[1].replace("&lt;", "<").replace("&gt;", ">").replace("&amp;", "&"))
+        pytest.skip("no Chromium or no Playwright is installed")
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright, playwright.chromium.launch(executable_path=BROWSER) as browser:
+        yield browser.new_page()
 
 
-def dom(address: str, folder: Path, *flags: str) -> str:
-    """The document as it is after its scripts."""
-    known = ["--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={folder / 'profile'}", *flags]
-    return subprocess.run([BROWSER, *known, "--dump-dom", address], capture_output=True, text=True, timeout=300, check=True).stdout
+def faults_of(page: Page, own: str) -> tuple[list[str], dict[str, Callable[[Any], None]]]:
+    """What goes wrong in a page from now on, as a list that grows, and the listeners that fill it."""
+    faults: list[str] = []
+    kinds, known = ("error", "warning"), (own, "data:", "blob:", "about:")
+    listeners: dict[str, Callable[[Any], None]] = {
+        "console": lambda said: faults.append(said.text) if said.type in kinds else None,
+        "pageerror": lambda error: faults.append(str(error)),
+        "request": lambda asked: None if asked.url.startswith(known) else faults.append(asked.url),
+    }
+    for event, listener in listeners.items():
+        page.on(event, listener)
+    return faults, listeners
+
+
+@contextmanager
+def visiting(page: Page, address: str, *, width: int = WIDE, dark: bool = False) -> Iterator[Page]:
+    """The tab, anew, at that address, which may say nothing to the console, break no rule of its policy, ask for nothing else."""
+    page.set_viewport_size({"width": width, "height": 900})
+    page.emulate_media(media="screen", color_scheme="dark" if dark else "light")
+    page.mouse.move(0, 0)
+    page.context.clear_permissions()
+    faults, listeners = faults_of(page, address.partition("#")[0])
+    try:
+        page.goto(address)
+        yield page
+    finally:
+        page.goto("about:blank")
+        for event, listener in listeners.items():
+            page.remove_listener(event, listener)
+    assert not faults, faults
+
+
+def answer(page: Page, script: str) -> Any:
+    """What `script`, the body of a function, returns in the page."""
+    return json.loads(page.evaluate(f"() => JSON.stringify((() => {{{script}}})())"))
+
+
+def violations(page: Page) -> list[str]:
+    """What axe-core finds wrong with the page as it is shown: its rule and the nodes that break it."""
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
+    found = axe.run(page).response["violations"]
+    return [f"{one['help']}: {[node['html'][:120] for node in one['nodes']]}" for one in found]
+
+
+CONTROLS = """[...document.querySelectorAll("a[href], button, input, select, textarea, summary, [tabindex]")]
+  .filter(node => !node.disabled && node.checkVisibility())"""
+STOP = f"""
+const node = document.activeElement, box = node.getBoundingClientRect(), style = getComputedStyle(node);
+const y = (Math.max(box.top, 0) + Math.min(box.bottom, innerHeight)) / 2;
+const ends = [box.left + 2, (box.left + box.right) / 2, box.right - 2];
+return {{ place: {CONTROLS}.indexOf(node), ring: style.outlineStyle !== "none" && parseFloat(style.outlineWidth) >= 2,
+  seen: ends.every(x => node.contains(document.elementFromPoint(x, y))), html: node.outerHTML.slice(0, 120) }};
+"""
+
+
+def tab_through(page: Page) -> None:
+    """Asserts that Tab goes through every control in the order of the page and back; each is seen from end to end, with a ring."""
+    count = answer(page, f"return {CONTROLS}.length;")
+    assert count > 1
+    for key, places in (("Tab", range(count)), ("Shift+Tab", reversed(range(count - 1)))):
+        for place in places:
+            page.keyboard.press(key)
+            stop = answer(page, STOP)
+            assert stop == {"place": place, "ring": True, "seen": True, "html": stop["html"]}, key
 
 
 def luminance(colour: str) -> float:

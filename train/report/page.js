@@ -2,7 +2,7 @@
 
 function claims() {
   for (const run of DATA.runs) {
-    if (DATA.runs.length > 1) $("claims").append(el("h3", {}, run.name));
+    if (DATA.runs.length > 1) $("claims").append(el("h2", {}, run.name));
     const sides = [].concat(run.train_size ?? []), clips = run.train_kind === "clips", unit = sides.length < 3 || clips ? "px" : "voxels";
     const size = sides.length ? "trained at " + (clips ? sides[0] + " frames of " + sides.slice(1).join("×") : sides.join("×")) + " " + unit : null;
     const many = run.chance ? Math.round(1 / run.chance) + " classes" : null;

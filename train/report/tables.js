@@ -12,6 +12,11 @@ function save(name, lines) {
 function sortable(label, most = Infinity) {
   const head = el("thead"), body = el("tbody"), foot = el("tfoot"), order = { column: null, up: true };
   const table = el("table", {}, el("caption", { class: "hidden" }, label), head, body, foot);
+  const box = el("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": label }, table);
+  head.addEventListener("focusin", event => {  // a heading that the keyboard is on is whole, and not behind the first column, which stays
+    const cell = event.target.closest("th"), first = head.querySelector("th"), [at, stays, frame] = [cell, first, box].map(node => node.getBoundingClientRect());
+    if (cell !== first) box.scrollLeft += Math.min(Math.max(0, at.right - frame.left - box.clientWidth), at.left - stays.right);
+  });
   let header = [], lines = [];
   function show() {
     const sorted = [...lines];
@@ -30,7 +35,7 @@ function sortable(label, most = Infinity) {
     } }, name)))));
     body.replaceChildren(...sorted.slice(0, most).map(line => el("tr", {}, ...line.map((c, j) => el("td", { class: (numeric[j] ? "number" : "") + (c.best ? " best" : "") }, c.text)))));
   }
-  return { box: el("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": label }, table), set(newHeader, newLines, feet = []) {
+  return { box, set(newHeader, newLines, feet = []) {
     [header, lines] = [newHeader, newLines];
     foot.replaceChildren(...feet.map(line => el("tr", {}, ...line.map((text, j) => el("td", { class: j > 1 ? "number" : "" }, text)))));
     show();

@@ -7,7 +7,7 @@ import subprocess
 import pytest
 
 from rope_nd.explore import page, part
-from tests.browser import BROWSER, NODE, in_browser
+from tests.browser import BROWSER, NODE, answer, chromium, visiting
 
 PURE = ("vectors.js", "kernel.js", "state.js")
 
@@ -28,18 +28,30 @@ def in_node(text, script, folder):
     return json.loads(subprocess.run([NODE, folder / "run.js"], capture_output=True, text=True, timeout=300, check=True).stdout)
 
 
-@pytest.fixture(scope="session")
-def calculate(text, tmp_path_factory):
+@pytest.fixture(scope="module")
+def tab():
+    with chromium() as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def visit(tab, text, tmp_path_factory):
+    """Opens the page, at a link within it, as `visiting` does."""
+    file = tmp_path_factory.mktemp("explore") / "page.html"
+    file.write_text(text, encoding="utf-8")
+    return lambda link="", **how: visiting(tab, file.as_uri() + link, **how)
+
+
+@pytest.fixture(scope="module")
+def calculate(request, text, tmp_path_factory):
     """Runs a script with the page's functions, in a browser if there is one."""
     if not BROWSER and not NODE:
-        pytest.skip("neither a Chromium nor node is installed")
-    run = in_browser if BROWSER else in_node
-    return lambda script: run(text, script, tmp_path_factory.mktemp("calculate"))
-
-
-@pytest.fixture(scope="session")
-def visit(text, tmp_path_factory):
-    """Runs a script in the page as a browser of that width shows it."""
+        pytest.skip("neither Chromium with Playwright nor node is installed")
     if not BROWSER:
-        pytest.skip("no Chromium is installed")
-    return lambda script, width=1280: in_browser(text, script, tmp_path_factory.mktemp("visit"), width)
+        return lambda script: in_node(text, script, tmp_path_factory.mktemp("calculate"))
+
+    def run(script):
+        with request.getfixturevalue("visit")() as page:
+            return answer(page, script)
+
+    return run

@@ -122,7 +122,7 @@ return cases.map(given => {
 """
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def answers(calculate):
     """What the page says of all cases, asked at once."""
     asked = {rank: (cases(*rank), [{**case, "bare": True} for case in vector_cases(*rank)]) for rank in RANKS}

@@ -8,6 +8,7 @@ import torch
 
 from rope_nd import RoPE, scaling
 from rope_nd.registry import ROTARY
+from tests.browser import answer
 
 STATES = {
     "octaves": ("#encoding=wavelet_rotary&axes=1&width=16&trained=20&tested=60", lambda: built("wavelet_rotary", 16, 1)),
@@ -42,7 +43,8 @@ def split(theta):
 
 @pytest.fixture(scope="module")
 def told(visit):
-    return dict(zip(STATES, visit(ASK.replace("LINKS", json.dumps([link for link, _ in STATES.values()])))))
+    with visit() as page:
+        return dict(zip(STATES, answer(page, ASK.replace("LINKS", json.dumps([link for link, _ in STATES.values()])))))
 
 
 def extents(name):
@@ -108,12 +110,9 @@ def test_wavelengths_and_turns_are_those_of_the_vectors(told, name):
 
 
 def test_pairs_under_two_tokens_are_counted_and_said(visit):
-    ask = """
-    state = fromLink("#encoding=axial_pixel&axes=2&trained=14x14&tested=14x14").state;
-    draw();
-    return [wavelengths(drawn.now).map(wave => wave.short), $("summary").textContent];
-    """
-    (counts, said) = visit(ask)
+    with visit("#encoding=axial_pixel&axes=2&trained=14x14&tested=14x14") as page:
+        counts = answer(page, "return wavelengths(drawn.now).map(wave => wave.short);")
+        said = page.locator("#summary").inner_text()
     rope = RoPE.preset("axial_pixel", 64, axes=2)
     expected = [int((rope.freqs[0, :, a].abs() * 2 / 13 > math.pi).sum()) for a in range(2)]
     assert counts == expected and min(counts) > 0
