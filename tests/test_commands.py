@@ -22,6 +22,7 @@ COMMANDS = {
     "rope_nd.properties": ((), "--trianed", "--trained"),
     "train": ((), "--encodng", "--encoding"),
     "train.brains": (("--to", "x"), "--sede", "--seed"),
+    "train.breaks": (("x",), "--sampels", "--samples"),
     "train.calibrate": (("x",), "--imges", "--images"),
     "train.evaluate": ((), "--checkpont", "--checkpoint"),
     "train.extrapolate": ((), "--recpie", "--recipe"),

@@ -50,9 +50,9 @@ def put(path: Path, fill: Callable[[File], Any]) -> dict[str, Any]:
     return {"size": file.size, "sha256": file.digest.hexdigest()}
 
 
-def publish(path: Path, fill: Callable[[File], Any] | str) -> None:
+def publish(path: Path, fill: Callable[[File], Any] | str | bytes) -> None:
     """Write a file that is whole, or as it was before, whatever happens meanwhile."""
-    write = fill if callable(fill) else lambda file: file.write(fill.encode())
+    write = fill if callable(fill) else lambda file: file.write(fill.encode() if isinstance(fill, str) else fill)
     hidden = path.with_name(f".{path.name}.tmp")
     hidden.unlink(missing_ok=True)
     put(hidden, write)

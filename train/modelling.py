@@ -100,7 +100,7 @@ def write(model: nn.Module, told: dict[str, Any], folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     weights = {name: value.detach().cpu().contiguous() for name, value in model.state_dict().items()}
     publish(folder / "config.json", json.dumps(told, indent=2))
-    publish(folder / "model.safetensors", lambda file: file.write(safetensors.torch.save(weights)))
+    publish(folder / "model.safetensors", safetensors.torch.save(weights))
 
 
 def load(folder: Path, **scaled: Any) -> tuple[nn.Module, Config]:

@@ -27,9 +27,10 @@ from rope_nd.wrapping.families import wrapped_trunk
 from rope_nd.wrapping.model import lead
 from train import cli
 from train.cases import case
+from train.durable import publish
 from train.evaluate import score, test_set
 from train.modelling import load
-from train.report import grid, write
+from train.report import grid
 from train.rows import write_csv
 from train.rules import usable
 
@@ -159,7 +160,7 @@ def main(
     ]
     write_csv(run / "precision.csv", COLUMNS, rows)
     text = "\n".join(["# Accuracy with rounded keys", "", *summary(rows)])
-    write(run / "precision.md", text.encode())
+    publish(run / "precision.md", text)
     cli.console.print(text)
 
 

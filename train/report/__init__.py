@@ -42,10 +42,6 @@ def print_table(*folders: Path) -> None:
     console.print("Accuracy in %, mean ± std over seeds. Bold: the best of those shown. Every scaling: table.md and report.html.")
 
 
-def write(path: Path, content: bytes) -> None:
-    publish(path, lambda file: file.write(content))
-
-
 def report(folders: Sequence[Path], out: Path | None = None) -> Path:
     """Write the files to `out`, by default the first folder; return the page. Errors write nothing; speed.png if there is any."""
     runs = [read_run(Path(folder)) for folder in folders]
@@ -61,7 +57,7 @@ def report(folders: Sequence[Path], out: Path | None = None) -> Path:
     out.mkdir(parents=True, exist_ok=True)
     for name, content in files.items():
         if content is not None:
-            write(out / name, content)
+            publish(out / name, content)
     return out / "report.html"
 
 
