@@ -142,6 +142,7 @@ def test_the_switch_and_the_preference_turn_the_page_and_its_pictures_dark(visit
     with visit() as page:
         light = answer(page, LOOK)
         page.emulate_media(color_scheme="dark")
+        page.get_by_role("button", name="Light").wait_for()
         assert answer(page, GROUND) == DARK and answer(page, LOOK)["lines"] != light["lines"]
         page.get_by_role("button", name="Light").click()
         assert answer(page, GROUND) == LIGHT and answer(page, LOOK) == light
