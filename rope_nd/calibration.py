@@ -5,11 +5,12 @@
 
 A rule that leaves a model at home gives an input the answer that it gives the same input shifted by half a token: the object is
 where it was, but for what the grid of tokens cuts. A model that is lost answers by accident, and the accident changes with the
-shift. So the rule whose answers stay most often is taken. How sure the model is tells less: one that sees the whole of a large
+shift. So the rule whose answers stay most often is taken, above what they would by chance (Cohen's kappa): a model that gives
+every input the same answer is steady, too, and knows nothing. How sure the model is tells less: one that sees the whole of a large
 field at once is sure of something, and the surest of many windows is always sure.
 
-Agreement under changes that keep the class goes with accuracy where labels are missing (Deng 2022, effective invariance); that it
-ranks rules of extrapolation was measured on seven cells of one model so far (results/record.md).
+Agreement under changes that keep the class goes with accuracy where labels are missing (Deng 2022, effective invariance); how well it
+ranks rules of extrapolation is measured in results/record.md.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ CANDIDATES = "none", "pi", "ntk", "yarn", *READINGS
 
 @dataclass(frozen=True)
 class Calibrated:
-    """The rule that was found, the model under it, and for each candidate the share of inputs whose answer stays."""
+    """The rule that was found, the model under it, and for each candidate how steady its answers are, see `steadiness`."""
 
     name: str
     model: nn.Module
@@ -55,7 +56,8 @@ def calibrate(
     - `shift`: samples along each axis, there and back; half a token.
     - `rest`: the class that is no answer, if there is one; see `Pyramid`.
 
-    The model must be a wrapped one, made by timm's `create_model`; it is not changed. Raises ValueError for unknown candidates.
+    The model must be a wrapped one, made by timm's `create_model`; it is not changed. The images must be of several classes: where
+    all answers are one and the same, nothing tells knowledge from accident. Raises ValueError for unknown candidates.
     """
     if images.ndim < 3 or not len(images):
         raise ValueError(f"images of shape {tuple(images.shape)}: give a batch [B, C, *extent]")
@@ -84,15 +86,24 @@ def under(model: nn.Module, name: str, size: Sequence[int] | None = None, rest: 
 
 @torch.no_grad()
 def steadiness(model: nn.Module, images: Tensor, shift: Sequence[int], rest: int | None = None, batch: int = 32) -> float:
-    """The share of inputs whose answer stays when they are shifted, mean of there and back."""
-    pyramid = isinstance(model, Pyramid)
-    same = []
-    for part in images.split(batch):
-        first, *others = (
-            answers(model(x), None if pyramid else rest) for x in (part, moved(part, shift), moved(part, [-n for n in shift]))
-        )
-        same += [(first == other).double() for other in others]
-    return float(torch.cat(same).mean())
+    """How far the answers stay when inputs are shifted, mean of there and back: 1 all of them, 0 as many as by chance."""
+    told = None if isinstance(model, Pyramid) else rest
+
+    def all_of(by: Sequence[int]) -> Tensor:
+        return torch.cat([answers(model(moved(part, by)), told) for part in images.split(batch)])
+
+    first = all_of([0] * len(shift))
+    return sum(kappa(first, all_of([sign * n for n in shift])) for sign in (1, -1)) / 2
+
+
+def kappa(one: Tensor, two: Tensor) -> float:
+    """Agreement of two lists of answers `[N]` above chance (Cohen 1960): (p - c) / (1 - c), p the share of equal ones.
+
+    c is that share for answers in any order, sum over classes of the product of their shares; 0 where all answers are one.
+    """
+    same = (one == two).double().mean().item()
+    chance = (one[:, None] == two).double().mean().item()
+    return (same - chance) / (1 - chance) if chance < 1 else 0.0
 
 
 def answers(logits: Tensor, rest: int | None) -> Tensor:
