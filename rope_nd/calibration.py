@@ -9,8 +9,8 @@ shift. So the rule whose answers stay most often is taken, above what they would
 every input the same answer is steady, too, and knows nothing. How sure the model is tells less: one that sees the whole of a large
 field at once is sure of something, and the surest of many windows is always sure.
 
-Agreement under changes that keep the class goes with accuracy where labels are missing (Deng 2022, effective invariance); how well it
-ranks rules of extrapolation is measured in results/record.md.
+Agreement under changes that keep the class goes with accuracy where labels are missing (Deng 2022, effective invariance); how well
+it ranks rules of extrapolation is measured in results/record.md.
 """
 
 from __future__ import annotations

@@ -113,6 +113,16 @@ def test_folding_the_table_changes_no_output_at_any_size_and_leaves_no_mean(run,
         assert table[0, prefix:].mean(0).abs().max() < 1e-6
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_tokens_are_heard_after_the_blocks_that_end_a_share_of_the_depth(run, kind):
+    model, x = models.teacher(pretrained(kind)), torch.randn(1, 3, 32, 32)
+    found = features(model, x, (0.1, 0.5, 1.0))  # of two blocks: the first, the first, the last
+    tokens = model.forward_features(x)
+    assert len(found.inside) == 2 and all(one.shape == tokens.shape for one in found.inside)
+    torch.testing.assert_close(model.norm(found.inside[1]), tokens)
+    assert features(model, x).inside == () and not any(block._forward_hooks for block in model.blocks)
+
+
 def test_the_teacher_does_not_learn_and_a_model_without_a_table_has_nothing_to_give():
     assert not any(p.requires_grad for p in models.teacher(pretrained("dinov2")).parameters())
     with pytest.raises(ValueError, match="no table of absolute positions"):

@@ -46,6 +46,18 @@ def test_tokens_are_resampled_as_a_picture():
     torch.testing.assert_close(resampled(flat, (2, 2)).patches, torch.ones(1, 4, 5))
 
 
+def test_tokens_inside_are_compared_too_and_resampled_but_for_those_without_a_place():
+    t = Features(torch.randn(2, 4, 8), torch.randn(2, 8), (2, 2), (torch.randn(2, 5, 8), torch.randn(2, 5, 8)))
+    wrong = dataclasses.replace(t, inside=(-t.inside[0], t.inside[1]))
+    assert loss(t, t, Config("m", Path())) < 1e-6
+    assert loss(wrong, t, Config("m", Path(), smooth=0, inside_weight=3)).item() == pytest.approx(3 * 2 / 2)
+    large = resampled(t, (4, 6))
+    for before, after in zip(t.inside, large.inside):
+        assert after.shape == (2, 25, 8) and torch.equal(after[:, 0], before[:, 0])
+        alone = resampled(Features(before[:, 1:], t.pooled, (2, 2)), (4, 6))
+        torch.testing.assert_close(after[:, 1:], alone.patches)
+
+
 def test_fidelity_is_one_for_the_same_features_and_counts_each_image():
     t = Features(torch.randn(2, 4, 8), torch.randn(2, 8), (2, 2))
     other = Features(torch.stack((t.patches[0], -t.patches[1])), torch.stack((-t.pooled[0], t.pooled[1])), (2, 2))

@@ -7,10 +7,15 @@ The loss on a feature s whose target is t, with r the root mean square of t over
 The cosine is what retrieval sees and what is measured, but it is blind to length, and a few channels of large values decide it.
 The second term knows length, so that heads trained on the original go on working, and is linear in large differences, so that
 those channels do not hide the others. Dividing by r makes both terms of order one whatever the model.
+
+It is taken at the end, and after some blocks on the way (`inside`): each layer is told where it goes wrong, which needs far fewer
+steps than finding out from the end (layer-wise distillation, Romero 2015, FitNets).
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,33 +24,59 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from rope_nd.look import normalised
+from rope_nd.wrapping.families import wrapped_trunk
 from train.retrofit.config import Config
 
 
 @dataclass(frozen=True)
 class Features:
-    """`patches` `[B, N, C]`, `pooled` `[B, C]` (class token, mean or attention pooling, as the model has it), `extent` (h, w)."""
+    """`patches` `[B, N, C]`, `pooled` `[B, C]` (class token, mean or attention pooling, as the model has it), `extent` (h, w).
+
+    `inside`: all tokens `[B, prefix + N, C]` after some blocks.
+    """
 
     patches: Tensor
     pooled: Tensor
     extent: tuple[int, int]
+    inside: tuple[Tensor, ...] = ()
 
 
-def features(model: Any, images: Tensor) -> Features:
-    """Of normalised images `[B, 3, H, W]`."""
-    tokens = model.forward_features(images)  # [B, prefix + N, C]
+def features(model: Any, images: Tensor, inside: Sequence[float] = ()) -> Features:
+    """Of normalised images `[B, 3, H, W]`; `inside`: shares of the blocks after which tokens are kept."""
+    with listening(model, inside) as heard:
+        tokens = model.forward_features(images)  # [B, prefix + N, C]
     height, width = model.patch_embed.dynamic_feat_size(images.shape[-2:])
-    return Features(tokens[:, model.num_prefix_tokens :], model.forward_head(tokens, pre_logits=True), (height, width))
+    pooled = model.forward_head(tokens, pre_logits=True)
+    return Features(tokens[:, model.num_prefix_tokens :], pooled, (height, width), tuple(heard))
+
+
+@contextmanager
+def listening(model: nn.Module, shares: Sequence[float]) -> Iterator[list[Tensor]]:
+    """What comes out of the blocks that end these shares of the depth, while it is entered."""
+    heard: list[Tensor] = []
+    blocks: Any = wrapped_trunk(model).blocks if shares else ()  # type: ignore[union-attr]
+    ends = sorted({max(1, round(share * len(blocks))) - 1 for share in shares})
+    hooks = [blocks[end].register_forward_hook(lambda block, given, out: heard.append(out)) for end in ends]
+    try:
+        yield heard
+    finally:
+        for hook in hooks:
+            hook.remove()
 
 
 def resampled(found: Features, extent: tuple[int, int]) -> Features:
     """Patch tokens at the size of another grid, bicubic, smoothed where it shrinks."""
     if found.extent == extent:
         return found
-    picture = found.patches.mT.unflatten(-1, found.extent)  # [B, C, h, w]
     shrinks = any(new < old for new, old in zip(extent, found.extent))
-    resized = F.interpolate(picture.float(), extent, mode="bicubic", antialias=shrinks)
-    return Features(resized.flatten(-2).mT.to(found.patches.dtype), found.pooled, extent)
+
+    def resized(patches: Tensor) -> Tensor:
+        picture = patches.mT.unflatten(-1, found.extent)  # [B, C, h, w]
+        return F.interpolate(picture.float(), extent, mode="bicubic", antialias=shrinks).flatten(-2).mT.to(patches.dtype)
+
+    count = found.patches.shape[1]
+    inside = tuple(torch.cat((tokens[:, :-count], resized(tokens[:, -count:])), dim=1) for tokens in found.inside)
+    return Features(resized(found.patches), found.pooled, extent, inside)
 
 
 def target_size(size: int, home: tuple[int, int]) -> int:
@@ -67,10 +98,11 @@ def distance(student: Tensor, teacher: Tensor, config: Config) -> Tensor:
 
 
 def loss(student: Features, teacher: Features, config: Config) -> Tensor:
-    """Of patch tokens and of what is pooled."""
+    """Of patch tokens and of what is pooled, and of all tokens inside."""
     target, share = resampled(teacher, student.extent), config.class_weight
     patches, pooled = distance(student.patches, target.patches, config), distance(student.pooled, target.pooled, config)
-    return (1 - share) * patches + share * pooled
+    inside = [distance(mine, its, config) for mine, its in zip(student.inside, target.inside)]
+    return (1 - share) * patches + share * pooled + config.inside_weight * sum(inside) / max(1, len(inside))
 
 
 def fidelity(student: Features, teacher: Features) -> tuple[Tensor, Tensor]:
