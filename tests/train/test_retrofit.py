@@ -114,13 +114,14 @@ def test_folding_the_table_changes_no_output_at_any_size_and_leaves_no_mean(run,
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_tokens_are_heard_after_the_blocks_that_end_a_share_of_the_depth(run, kind):
-    model, x = models.teacher(pretrained(kind)), torch.randn(1, 3, 32, 32)
-    found = features(model, x, (0.1, 0.5, 1.0))  # of two blocks: the first, the first, the last
-    tokens = model.forward_features(x)
-    assert len(found.inside) == 2 and all(one.shape == tokens.shape for one in found.inside)
-    torch.testing.assert_close(model.norm(found.inside[1]), tokens)
-    assert features(model, x).inside == () and not any(block._forward_hooks for block in model.blocks)
+def test_tokens_are_heard_after_every_so_many_blocks_but_the_last(kind):
+    name, options = KINDS[kind]
+    model, x = models.teacher(timm.create_model(name, **{**TINY, "depth": 6}, **options)), torch.randn(1, 3, 32, 32)
+    heard = features(model, x, 1).inside
+    assert len(heard) == 5 and not any(block._forward_hooks for block in model.blocks)
+    torch.testing.assert_close(model.norm(model.blocks[5](heard[4])), model.forward_features(x))
+    assert all(torch.equal(one, other) for one, other in zip(features(model, x, 2).inside, heard[1:4:2], strict=True))
+    assert features(model, x).inside == features(model, x, 6).inside == ()
 
 
 def test_the_teacher_does_not_learn_and_a_model_without_a_table_has_nothing_to_give():

@@ -66,10 +66,8 @@ class Config:
     """Weight of smooth L1 on features over the length of the teacher's."""
     class_weight: float = 0.5
     """Share of the class token (or whatever the model pools) in the loss; the others are patch tokens."""
-    inside: tuple[float, ...] = (0.25, 0.5, 0.75)
-    """Shares of the depth after which tokens are compared, too."""
-    inside_weight: float = 1.0
-    """Weight of that in the loss, where the end has 1; 0: the end alone."""
+    inside: int = 1
+    """Tokens are compared after every so many blocks, too, with the same weight in all as at the end; 0: at the end alone."""
     # what trains, and how
     train: Train = "attn"
     """qk: projections of q and k, norms and frequencies; attn: also v and the output projection; all; lora: low-rank, with peft."""
@@ -111,8 +109,8 @@ class Config:
             raise ValueError(f"absolute_start + absolute_share = {self.absolute_start + self.absolute_share}: at most 1")
         if not 0 < self.crop <= 1:
             raise ValueError(f"crop={self.crop}: a share of the area, above 0 and at most 1")
-        if not all(0 < share <= 1 for share in self.inside) or self.inside_weight < 0:
-            raise ValueError(f"inside={self.inside}, inside_weight={self.inside_weight}: shares above 0, up to 1, and at least 0")
+        if self.inside < 0:
+            raise ValueError(f"inside={self.inside}: after every so many blocks, or 0 for none")
         if self.cosine < 0 or self.smooth < 0 or self.cosine + self.smooth == 0:
             raise ValueError(f"cosine={self.cosine}, smooth={self.smooth}: weights of at least 0, and not both 0")
         if self.home is not None and not 0 < self.home[0] <= self.home[1]:

@@ -14,7 +14,7 @@ steps than finding out from the end (layer-wise distillation, Romero 2015, FitNe
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -41,8 +41,8 @@ class Features:
     inside: tuple[Tensor, ...] = ()
 
 
-def features(model: Any, images: Tensor, inside: Sequence[float] = ()) -> Features:
-    """Of normalised images `[B, 3, H, W]`; `inside`: shares of the blocks after which tokens are kept."""
+def features(model: Any, images: Tensor, inside: int = 0) -> Features:
+    """Of normalised images `[B, 3, H, W]`; tokens are kept after every `inside`-th block but the last, 0: after none."""
     with listening(model, inside) as heard:
         tokens = model.forward_features(images)  # [B, prefix + N, C]
     height, width = model.patch_embed.dynamic_feat_size(images.shape[-2:])
@@ -51,12 +51,11 @@ def features(model: Any, images: Tensor, inside: Sequence[float] = ()) -> Featur
 
 
 @contextmanager
-def listening(model: nn.Module, shares: Sequence[float]) -> Iterator[list[Tensor]]:
-    """What comes out of the blocks that end these shares of the depth, while it is entered."""
+def listening(model: nn.Module, every: int) -> Iterator[list[Tensor]]:
+    """What comes out of every n-th block but the last, n = `every`, while it is entered."""
     heard: list[Tensor] = []
-    blocks: Any = wrapped_trunk(model).blocks if shares else ()  # type: ignore[union-attr]
-    ends = sorted({max(1, round(share * len(blocks))) - 1 for share in shares})
-    hooks = [blocks[end].register_forward_hook(lambda block, given, out: heard.append(out)) for end in ends]
+    blocks = list(wrapped_trunk(model).blocks)[every - 1 : -1 : every] if every else []  # type: ignore[union-attr]
+    hooks = [block.register_forward_hook(lambda block, given, out: heard.append(out)) for block in blocks]
     try:
         yield heard
     finally:
@@ -102,7 +101,7 @@ def loss(student: Features, teacher: Features, config: Config) -> Tensor:
     target, share = resampled(teacher, student.extent), config.class_weight
     patches, pooled = distance(student.patches, target.patches, config), distance(student.pooled, target.pooled, config)
     inside = [distance(mine, its, config) for mine, its in zip(student.inside, target.inside)]
-    return (1 - share) * patches + share * pooled + config.inside_weight * sum(inside) / max(1, len(inside))
+    return (1 - share) * patches + share * pooled + sum(inside) / max(1, len(inside))
 
 
 def fidelity(student: Features, teacher: Features) -> tuple[Tensor, Tensor]:

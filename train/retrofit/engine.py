@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +35,6 @@ class Retrofit:
         self.train_files, self.val_files = split(Path(config.data))
         first = models.original(config)
         self.sizes = models.sizes(config, first)
-        self.inside = config.inside if config.inside_weight else ()
         self.home = config.home or (models.pretrained_size(first),) * 2
         self.teacher = models.teacher(first, antialias=config.antialias).to(config.device)
         self.student = models.student(first, config)
@@ -88,8 +87,8 @@ class Retrofit:
         shown = {"batch": config.batch_size, "sizes": (size, target_size(size, self.home)), "crop": config.crop}
         small, large = views(self.train_files, step, **shown, seed=config.seed)  # type: ignore[arg-type]
         with torch.no_grad():
-            target = self._features(self.teacher, large, self.inside)
-        apart = loss(self._features(self.student.train(), small, self.inside), target, config)
+            target = self._features(self.teacher, large, config.inside)
+        apart = loss(self._features(self.student.train(), small, config.inside), target, config)
         self.optimizer.zero_grad(set_to_none=True)
         apart.backward()
         norm = nn.utils.clip_grad_norm_(self.weights.values(), config.clip_grad)
@@ -100,7 +99,7 @@ class Retrofit:
             self.mean.update(self.weights, step)
         return apart.item()
 
-    def _features(self, model: nn.Module, images: Tensor, inside: Sequence[float] = ()) -> Features:
+    def _features(self, model: nn.Module, images: Tensor, inside: int = 0) -> Features:
         device = torch.device(self.config.device)
         with torch.autocast(device.type, torch.bfloat16, enabled=self.config.bf16):
             return features(model, normalise(images, model, device), inside)
