@@ -5,8 +5,8 @@
 
 A rule that leaves a model at home gives an input the answer that it gives the same input shifted by half a token: the object is
 where it was, but for what the grid of tokens cuts. A model that is lost answers by accident, and the accident changes with the
-shift. So the rule whose answers stay most often is taken, above what they would by chance (Cohen's kappa): a model that gives
-every input the same answer is steady, too, and knows nothing. How sure the model is tells less: one that sees the whole of a large
+shift. So the rule whose answers stay most often is taken, less what they would by chance: a model that gives (almost) every input
+the same answer is steady, too, and knows nothing. How sure the model is tells less: one that sees the whole of a large
 field at once is sure of something, and the surest of many windows is always sure.
 
 Agreement under changes that keep the class goes with accuracy where labels are missing (Deng 2022, effective invariance); how well
@@ -86,24 +86,23 @@ def under(model: nn.Module, name: str, size: Sequence[int] | None = None, rest: 
 
 @torch.no_grad()
 def steadiness(model: nn.Module, images: Tensor, shift: Sequence[int], rest: int | None = None, batch: int = 32) -> float:
-    """How far the answers stay when inputs are shifted, mean of there and back: 1 all of them, 0 as many as by chance."""
+    """The share of answers that stay when inputs are shifted, above chance; mean of there and back."""
     told = None if isinstance(model, Pyramid) else rest
 
     def all_of(by: Sequence[int]) -> Tensor:
         return torch.cat([answers(model(moved(part, by)), told) for part in images.split(batch)])
 
     first = all_of([0] * len(shift))
-    return sum(kappa(first, all_of([sign * n for n in shift])) for sign in (1, -1)) / 2
+    return sum(above_chance(first, all_of([sign * n for n in shift])) for sign in (1, -1)) / 2
 
 
-def kappa(one: Tensor, two: Tensor) -> float:
-    """Agreement of two lists of answers `[N]` above chance (Cohen 1960): (p - c) / (1 - c), p the share of equal ones.
+def above_chance(one: Tensor, two: Tensor) -> float:
+    """p - c of two lists of answers `[N]`: p the share of equal ones, c that share for the same answers in any order.
 
-    c is that share for answers in any order, sum over classes of the product of their shares; 0 where all answers are one.
+    Between 1 (all equal, and of very many classes) and -1; 0 where all answers are one. Cohen's kappa, which is that over 1 - c,
+    is 1 for answers that are all the same but for one that stays.
     """
-    same = (one == two).double().mean().item()
-    chance = (one[:, None] == two).double().mean().item()
-    return (same - chance) / (1 - chance) if chance < 1 else 0.0
+    return ((one == two).double().mean() - (one[:, None] == two).double().mean()).item()
 
 
 def answers(logits: Tensor, rest: int | None) -> Tensor:
