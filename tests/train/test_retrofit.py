@@ -100,6 +100,14 @@ def test_a_student_starts_as_the_original(run, kind, encoding):
     torch.testing.assert_close(student(x), plain(x), atol=1e-6, rtol=1e-6)
 
 
+def test_the_rule_counts_from_the_smallest_size_so_that_training_sees_finer_steps(run):
+    def counted(**changes) -> tuple[int, ...]:
+        return models.student(pretrained("dinov2"), run("x", **changes)).encoding.trained_extent
+
+    assert counted(sizes=(16, 32)) == (2, 2)
+    assert counted(sizes=(16, 32), trained_tokens=4) == (4, 4)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_folding_the_table_changes_no_output_at_any_size_and_leaves_no_mean(run, kind):
     student = models.student(pretrained(kind), run("x", kind))
@@ -236,7 +244,7 @@ def test_a_torn_checkpoint_is_not_seen_and_one_of_another_run_is_refused(run):
     found, _ = state.read(config, config.output)
     assert found is not None and found.step == 2
     assert [path.name for path in checkpoint.steps(config.output / "checkpoints")] == ["step-000000002"]
-    with pytest.raises(ValueError, match=r"lr=0\.0003, not 0\.1"):
+    with pytest.raises(ValueError, match=r"lr=0\.0001, not 0\.1"):
         state.read(dataclasses.replace(config, lr=0.1), config.output)
     (config.output / "checkpoints" / "step-000000002" / "weights.safetensors").write_bytes(b"no")
     with pytest.raises(CheckpointError, match=r"weights\.safetensors: cut off"):

@@ -30,15 +30,15 @@ class Config:
     model_kwargs: tuple[str, ...] = ()
     """Arguments of timm.create_model as key=value."""
     # positions
-    encoding: str = "dinov3"
-    """A rotary encoding or preset. The default turns by coordinates from -1 to 1 over the image: a larger image has finer steps
-    of the same turn, as a resized table has. With axial, coordinates count tokens; give it a scaling."""
+    encoding: str = "axial"
+    """A rotary encoding or preset."""
     encoding_kwargs: tuple[str, ...] = ()
     """Options of the encoding as key=value, for example theta=100.0."""
-    scaling: str | None = None
-    """A rule above trained_tokens (pi, ntk, yarn, ..), for encodings whose coordinates count tokens."""
+    scaling: str | None = "pi"
+    """A rule above trained_tokens (pi, ntk, yarn, ..), for encodings whose coordinates count tokens. The default interpolates: a
+    larger image has finer steps of the same turn, as a resized table has."""
     trained_tokens: int | None = None
-    """Tokens an axis that the rule counts from (default: those of the largest of sizes)."""
+    """Tokens an axis that the rule counts from (default: those of the smallest of sizes, so that training knows finer steps)."""
     rescale_coords: float = 1.0
     """Coordinates are stretched by up to this in training, one draw an image, so that finer and coarser steps are known."""
     antialias: bool = True
@@ -46,11 +46,11 @@ class Config:
     fold: bool = True
     """Before training, move the mean of the table into the bias of the stem and the class token's entry into that token: the model
     is the same, and fading takes from it only what differs between places."""
-    strength_share: float = 0.5
+    strength_share: float = 0.1
     """The share of the steps over which strength goes from 0 to 1."""
     absolute_start: float = 0.0
     """The share of the steps after which the table's weight begins to fall from 1."""
-    absolute_share: float = 0.5
+    absolute_share: float = 0.1
     """The share of the steps over which it falls."""
     keep_absolute: float = 0.0
     """The weight that it falls to."""
@@ -69,13 +69,13 @@ class Config:
     inside: int = 1
     """Tokens are compared after every so many blocks, too, with the same weight in all as at the end; 0: at the end alone."""
     # what trains, and how
-    train: Train = "attn"
+    train: Train = "all"
     """qk: projections of q and k, norms and frequencies; attn: also v and the output projection; all; lora: low-rank, with peft."""
     rank: int = 16
     """Of lora."""
     steps: int = 1000
     batch_size: int = 24
-    lr: float = 3e-4
+    lr: float = 1e-4
     final_lr: float = 1e-6
     weight_decay: float = 0.0
     warmup_steps: int = 20

@@ -47,9 +47,9 @@ def student(model: nn.Module, config: Config, *, strength: float = 0.0, absolute
     if config.scaling is not None:
         options["scaling"] = config.scaling
     copied: Any = copy.deepcopy(model)
-    tokens = config.trained_tokens or max(sizes(config, copied)) // patch(copied)
+    tokens = config.trained_tokens or min(sizes(config, copied)) // patch(copied)
     augment = {"rescale": config.rescale_coords} if config.rescale_coords != 1 else None
-    kept = {"keep_pos_embed": "absolute", "antialias": config.antialias, "augment": augment}
+    kept = {"keep_pos_embed": "absolute", "strength": strength, "antialias": config.antialias, "augment": augment}
     wrapped = wrap(copied, config.encoding, trained_extent=(tokens, tokens), **kept, **options)
     return fade(wrapped, strength=strength, absolute=absolute).eval()
 
