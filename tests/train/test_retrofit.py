@@ -22,6 +22,7 @@ from train.retrofit.config import Config
 from train.retrofit.distil import features
 from train.retrofit.engine import Retrofit
 from train.retrofit.images import files
+from train.retrofit.picture import over_time
 
 TINY = {"img_size": 32, "patch_size": 8, "embed_dim": 48, "depth": 2, "num_heads": 3}
 KINDS = {
@@ -67,6 +68,14 @@ def test_strength_goes_from_none_to_all_and_the_table_from_all_to_what_is_kept()
     config = Config("m", Path(), steps=100, strength_share=0.5, absolute_start=0.2, absolute_share=0.4, keep_absolute=0.25)
     assert [schedule.strength(step, config) for step in (0, 25, 50, 99)] == [0, 0.5, 1, 1]
     assert [schedule.absolute(step, config) for step in (0, 20, 40, 60, 99)] == pytest.approx([1, 1, 0.625, 0.25, 0.25])
+
+
+def test_the_picture_draws_the_schedules_at_every_step_however_seldom_was_measured():
+    config = Config("m", Path(), steps=100, strength_share=0.1, absolute_share=0.2)
+    rows = [{"step": step, "size": 32, "patches": 0.5, "pooled": 0.5} for step in (0, 50, 100)]
+    strength, absolute = (line.get_ydata() for line in over_time(rows, config).axes[1].lines)
+    assert [strength[step] for step in (0, 5, 10, 100)] == [0, 0.5, 1, 1]
+    assert [absolute[step] for step in (0, 5, 10, 100)] == [1, 0.75, 0.5, 0]
 
 
 def test_a_share_of_nothing_is_a_jump():

@@ -155,7 +155,7 @@ class Retrofit:
         """The table and the picture of fidelity over the steps, where something was measured since."""
         if self.drawn != len(self.rows):
             write_csv(self.folder / "fidelity.csv", list(self.rows[0]), self.rows)
-            write_picture(self.folder / "fidelity.png", over_time(self.rows))
+            write_picture(self.folder / "fidelity.png", over_time(self.rows, self.config))
             self.drawn = len(self.rows)
 
     def _go_on(self) -> int:

@@ -17,21 +17,25 @@ from torch import nn
 
 from rope_nd.look import colours, directions
 from train import cli
+from train.retrofit import schedule
+from train.retrofit.config import Config
 from train.retrofit.distil import features, normalise
 from train.retrofit.images import whole
 from train.retrofit.model import load, original, teacher
 
 
-def over_time(rows: Sequence[dict[str, Any]]) -> Figure:
-    """Cosine to the teacher over the steps: patch tokens solid, what is pooled dashed; below, strength and the table's weight."""
+def over_time(rows: Sequence[dict[str, Any]], config: Config) -> Figure:
+    """Cosine to the teacher where it was measured: patch tokens solid, what is pooled dashed; below, strength and the table's
+    weight at every step until then."""
     figure, (top, low) = plt.subplots(2, 1, figsize=(7, 5), sharex=True, height_ratios=(4, 1), layout="constrained")
     for number, size in enumerate(dict.fromkeys(row["size"] for row in rows)):
         own = [row for row in rows if row["size"] == size]
         steps = [row["step"] for row in own]
         top.plot(steps, [row["patches"] for row in own], f"C{number}-", marker=".", label=f"{size} px, patches")
         top.plot(steps, [row["pooled"] for row in own], f"C{number}--", alpha=0.7)
+    every = range(rows[-1]["step"] + 1)
     for name, style in (("strength", "k-"), ("absolute", "k:")):
-        low.plot([row["step"] for row in rows], [row[name] for row in rows], style, label=name)
+        low.plot(every, [getattr(schedule, name)(step, config) for step in every], style, label=name)
     top.set_ylabel("cosine to the original (dashed: pooled)")
     low.set_xlabel("step")
     for axes in (top, low):
