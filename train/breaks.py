@@ -29,7 +29,7 @@ from train.answers import rest
 from train.calibrate import pictures
 from train.cases import case
 from train.durable import publish
-from train.modelling import load, token_size
+from train.modelling import folders_of, load, token_size
 from train.rows import write_csv
 from train.rules import usable
 
@@ -86,10 +86,7 @@ def main(
     """
     if threads:
         torch.set_num_threads(threads)
-    folders = [study / name for name in models] or sorted(path.parent for path in study.glob("*/model.safetensors"))
-    if not folders:
-        raise ValueError(f"{study}: no trained model there")
-    plan = [(folder, test, ratio) for folder in folders for test in tests for ratio in ratios]
+    plan = [(folder, test, ratio) for folder in folders_of(study, models) for test in tests for ratio in ratios]
     rows = [row for at in track(plan, description="looking", console=cli.console) for row in one(*at, scaling, samples)]
     folder, facts = output or study, cli.facts()
     write_csv(folder / "breaks.csv", [*dataclasses.asdict(rows[0]), *facts], ({**dataclasses.asdict(row), **facts} for row in rows))

@@ -21,7 +21,7 @@ from train.cases import case
 from train.config import Config
 from train.data import drawn
 from train.durable import publish
-from train.modelling import load, normalise
+from train.modelling import folders_of, load, normalise
 
 CALIBRATED = "calibrated"
 
@@ -48,10 +48,7 @@ def main(
     """
     if threads:
         torch.set_num_threads(threads)
-    folders = [study / name for name in models] or sorted(path.parent for path in study.glob("*/model.safetensors"))
-    if not folders:
-        raise ValueError(f"{study}: no trained model there")
-    plan = [(folder, test, ratio) for folder in folders for test in ("zoom", "canvas") for ratio in ratios]
+    plan = [(folder, test, ratio) for folder in folders_of(study, models) for test in ("zoom", "canvas") for ratio in ratios]
     rows = [one(*at, images, samples) for at in track(plan, description="calibrating", console=cli.console)]
     if output is not None:
         publish(output, "".join(json.dumps({**row, **cli.facts()}) + "\n" for row in rows))

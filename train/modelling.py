@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -101,6 +102,14 @@ def write(model: nn.Module, told: dict[str, Any], folder: Path) -> None:
     weights = {name: value.detach().cpu().contiguous() for name, value in model.state_dict().items()}
     publish(folder / "config.json", json.dumps(told, indent=2))
     publish(folder / "model.safetensors", safetensors.torch.save(weights))
+
+
+def folders_of(study: Path, names: Sequence[str] = ()) -> list[Path]:
+    """The folders of a study's models: those of `names`, or all."""
+    folders = [study / name for name in names] or sorted(path.parent for path in study.glob("*/model.safetensors"))
+    if not folders:
+        raise ValueError(f"{study}: no trained models there; give the folder of a study, such as runs/low_precision-001")
+    return folders
 
 
 def load(folder: Path, **scaled: Any) -> tuple[nn.Module, Config]:

@@ -29,7 +29,7 @@ from train import cli
 from train.cases import case
 from train.durable import publish
 from train.evaluate import score, test_set
-from train.modelling import load
+from train.modelling import folders_of, load
 from train.report import grid
 from train.rows import write_csv
 from train.rules import usable
@@ -149,9 +149,7 @@ def main(
     """
     if threads:
         torch.set_num_threads(threads)
-    checkpoints = sorted(path.parent for path in run.glob("*/model.safetensors"))
-    if not checkpoints:
-        raise ValueError(f"{run}: no trained models there; give the folder of a study, such as runs/low_precision-001")
+    checkpoints = folders_of(run)
     facts = cli.facts()
     rows = [
         {**row, **facts}
